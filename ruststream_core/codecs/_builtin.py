@@ -1,0 +1,185 @@
+"""The two codecs that the core brings, on msgspec. Pydantic's types go to pydantic, which is imported only for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+
+from ruststream_core.codecs._annotations import describe, selects_pydantic
+from ruststream_core.codecs._check import check, refused
+from ruststream_core.codecs._contract import Decoder
+from ruststream_core.codecs._walk import culprit, has_non_finite_mark, non_finite
+from ruststream_core.errors import EncodeError
+
+__all__ = ["JsonCodec", "MsgPackCodec"]
+
+EncodeHook = Callable[[Any], Any]
+DecodeHook = Callable[[type, Any], Any]
+
+# MessagePack's timestamp, in its three sizes. It has no offset.
+_TIMESTAMP_MARKS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
+
+
+class JsonCodec:
+    """JSON, UTF-8, strict in what it reads and in what it writes.
+
+    Args:
+        strict: False lets msgspec and pydantic convert between kinds (`"5"` into an int field) as each defines it;
+            for pydantic the model's own configuration then decides.
+        enc_hook: turns a value that msgspec does not know into one that it does, for types of other libraries.
+        dec_hook: the way back: called with the annotated type and the plain value.
+    """
+
+    name: ClassVar[str] = "json"
+    content_type: ClassVar[str] = "application/json"
+
+    def __init__(
+        self, *, strict: bool = True, enc_hook: EncodeHook | None = None, dec_hook: DecodeHook | None = None
+    ) -> None:
+        self._strict = strict
+        self._enc_hook = enc_hook
+        self._dec_hook = dec_hook
+        self._write = msgspec.json.Encoder(enc_hook=self._foreign).encode
+
+    def __repr__(self) -> str:
+        return f"JsonCodec(strict={self._strict})"
+
+    def decoder(self, annotation: Any) -> Decoder:
+        """Msgspec's own bound `decode` where no type of pydantic's is at the top of the annotation.
+
+        Raises:
+            ConfigError: neither library can decode such a type.
+        """
+        if selects_pydantic(annotation):
+            from ruststream_core.codecs._pydantic import json_decoder  # noqa: PLC0415  imports pydantic
+
+            return json_decoder(annotation, strict=self._strict)
+        check(annotation, self.name, hooked=self._dec_hook is not None)
+        try:
+            return msgspec.json.Decoder(annotation, strict=self._strict, dec_hook=self._dec_hook).decode
+        except Exception as exc:
+            raise refused(annotation, self.name, str(exc)) from exc
+
+    def encode(self, value: Any) -> bytes:
+        """Write one value as JSON.
+
+        Raises:
+            EncodeError: a value of no known type, NaN or infinity, text with lone surrogates, a cycle.
+        """
+        try:
+            out = self._write(value) if getattr(value, "__pydantic_serializer__", None) is None else _pydantic(value)
+        except Exception as exc:
+            raise _unwritable(self, value, exc) from exc
+        # Non-finite floats come out as null, so only a document with a null in it can hide one.
+        if b"null" in out and (path := non_finite(value)) is not None:
+            raise _not_finite(self, value, path)
+        return out
+
+    def _foreign(self, value: Any) -> Any:
+        if getattr(value, "__pydantic_serializer__", None) is not None:
+            return msgspec.Raw(_pydantic(value))
+        if self._enc_hook is None:
+            raise NotImplementedError
+        return self._enc_hook(value)
+
+
+class MsgPackCodec:
+    """MessagePack. Datetimes are written as RFC 3339 text, which keeps their offset; timestamps are read, too.
+
+    A pydantic model is its JSON form, written as MessagePack: binary values and NaN in a document for one are
+    refused.
+
+    Args:
+        strict: see `JsonCodec`.
+        allow_nan: write NaN and infinity, which MessagePack defines, instead of refusing them.
+        enc_hook: see `JsonCodec`.
+        dec_hook: see `JsonCodec`.
+    """
+
+    name: ClassVar[str] = "msgpack"
+    content_type: ClassVar[str] = "application/msgpack"
+
+    def __init__(
+        self,
+        *,
+        strict: bool = True,
+        allow_nan: bool = False,
+        enc_hook: EncodeHook | None = None,
+        dec_hook: DecodeHook | None = None,
+    ) -> None:
+        self._strict = strict
+        self._allow_nan = allow_nan
+        self._enc_hook = enc_hook
+        self._dec_hook = dec_hook
+        self._write = msgspec.msgpack.Encoder(enc_hook=self._foreign).encode
+
+    def __repr__(self) -> str:
+        return f"MsgPackCodec(strict={self._strict}, allow_nan={self._allow_nan})"
+
+    def decoder(self, annotation: Any) -> Decoder:
+        """Msgspec's own bound `decode` where no type of pydantic's is at the top of the annotation.
+
+        Raises:
+            ConfigError: neither library can decode such a type.
+        """
+        if selects_pydantic(annotation):
+            from ruststream_core.codecs._pydantic import msgpack_decoder  # noqa: PLC0415  imports pydantic
+
+            return msgpack_decoder(annotation, strict=self._strict)
+        check(annotation, self.name, hooked=self._dec_hook is not None)
+        try:
+            return msgspec.msgpack.Decoder(annotation, strict=self._strict, dec_hook=self._dec_hook).decode
+        except Exception as exc:
+            raise refused(annotation, self.name, str(exc)) from exc
+
+    def encode(self, value: Any) -> bytes:
+        """Write one value as MessagePack.
+
+        Raises:
+            EncodeError: a value of no known type, an integer beyond 64 bits, NaN or infinity unless allowed, text
+                with lone surrogates, a cycle.
+        """
+        try:
+            native = getattr(value, "__pydantic_serializer__", None) is None
+            out = self._write(value if native else self._foreign(value))
+            if any(mark in out for mark in _TIMESTAMP_MARKS):
+                out = self._with_text_datetimes(value)
+        except Exception as exc:
+            raise _unwritable(self, value, exc) from exc
+        if not self._allow_nan and has_non_finite_mark(out) and (path := non_finite(value)) is not None:
+            raise _not_finite(self, value, path)
+        return out
+
+    def _with_text_datetimes(self, value: Any) -> bytes:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=self._foreign)
+        return self._write(plain)
+
+    def _foreign(self, value: Any) -> Any:
+        if getattr(value, "__pydantic_serializer__", None) is not None:
+            return msgspec.json.decode(_pydantic(value))
+        if self._enc_hook is None:
+            raise NotImplementedError
+        return self._enc_hook(value)
+
+
+def _pydantic(value: Any) -> bytes:
+    from ruststream_core.codecs._pydantic import dump_json  # noqa: PLC0415  the value shows that pydantic is there
+
+    return dump_json(value)
+
+
+def _unwritable(codec: JsonCodec | MsgPackCodec, value: Any, exc: Exception) -> EncodeError:
+    if isinstance(exc, EncodeError):
+        return exc
+    reason = "it contains itself or is nested too deeply" if isinstance(exc, RecursionError) else exc
+    path = culprit(value, codec.encode)
+    return EncodeError(f"{describe(type(value))} cannot be written as {codec.name}, at {path}: {reason}")
+
+
+def _not_finite(codec: JsonCodec | MsgPackCodec, value: Any, path: str) -> EncodeError:
+    remedy = "make it None, or use MsgPackCodec(allow_nan=True)"
+    return EncodeError(
+        f"{describe(type(value))} cannot be written as {codec.name}, at {path}: NaN or infinity; {remedy}"
+    )

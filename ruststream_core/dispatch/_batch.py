@@ -1,0 +1,168 @@
+"""Batches: one call of the handler for many deliveries, each with an end of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from ruststream_core.dispatch._run import Runner
+from ruststream_core.middleware import BatchHandle, compose_batch
+from ruststream_core.params import Bound, Undecodable
+from ruststream_core.settlement import Outcome, Retry, strongest
+from ruststream_core.wire import Delivery
+from ruststream_core.workers import uncancel
+
+__all__ = ["BatchRunner"]
+
+log = logging.getLogger("ruststream")
+
+
+class BatchRunner(Runner):
+    """A route whose handler takes lists."""
+
+    def attach_batch(self, bound: Bound) -> None:
+        """What `run` calls."""
+        self.bound = bound
+        self._values: dict[int, Any] = {}
+        self._batch_again: dict[int, float] = {}
+        values = self._values
+
+        async def call(deliveries: Sequence[Delivery]) -> object:
+            assert bound.call_batch is not None
+            self.seen(deliveries[0])
+            return await bound.call_batch(deliveries, [values[id(delivery)] for delivery in deliveries])
+
+        self._call: BatchHandle = compose_batch(self.plan.mount.middleware, call, self.plan.name)
+
+    async def run(self, worker: int, deliveries: Sequence[Delivery]) -> None:
+        """One batch to its end, reruns in place included."""
+        todo = await self._decoded(worker, deliveries)
+        while todo:
+            todo = await self._once(worker, todo)
+
+    async def _decoded(self, worker: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """The elements that decode; each other one follows `on_decode_error` alone."""
+        good, waiting = [], []
+        for delivery in deliveries:
+            try:
+                self._values[id(delivery)] = self.bound.decode(delivery)
+            except Undecodable as error:
+                waiting.append(self.judge(worker, delivery, error))
+            else:
+                good.append(delivery)
+        await _all(waiting)
+        return good
+
+    async def _once(self, worker: int, deliveries: list[Delivery]) -> list[Delivery]:
+        """Call the handler; returns what is to be run again."""
+        self.crew.batches[worker] = deliveries
+        waiting: list[Awaitable[None] | None] = []
+        try:
+            result = await self._call(deliveries)
+        except BaseException as error:
+            if self._stopped(worker, deliveries, error):
+                return []
+            self.crew.batches[worker] = ()
+            waiting = self._all_raised(worker, deliveries, error)
+        else:
+            if self._stopped(worker, deliveries, None):
+                return []
+            self.crew.batches[worker] = ()
+            waiting = self._all_returned(worker, deliveries, result)
+        await _all(waiting)
+        return await self._collect(deliveries)
+
+    def _stopped(self, worker: int, deliveries: list[Delivery], error: BaseException | None) -> bool:
+        crew = self.crew
+        cancelled = isinstance(error, asyncio.CancelledError) or not crew.calm
+        if not cancelled:
+            return False
+        if not crew.batches[worker]:
+            uncancel()
+            return True  # abandoned, and released then
+        if not uncancel():
+            return False
+        for delivery in deliveries:
+            self._values.pop(id(delivery), None)
+            if delivery.lost is None:
+                crew.release(delivery)
+        if not crew.cutting and isinstance(error, asyncio.CancelledError):
+            raise error  # from outside: the loop is being torn down
+        return True
+
+    def _all_raised(
+        self, worker: int, deliveries: list[Delivery], error: BaseException
+    ) -> list[Awaitable[None] | None]:
+        outcome = strongest(error) if isinstance(error, BaseExceptionGroup) else None
+        if outcome is None and isinstance(error, Outcome):
+            outcome = error
+        if outcome is not None:
+            return [self.conclude(worker, delivery, outcome) for delivery in deliveries if delivery.lost is None]
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            for delivery in deliveries:
+                self.crew.release(delivery)
+            self._fail_fast(error)
+            return []
+        return [self._failed(worker, delivery, error) for delivery in deliveries if delivery.lost is None]
+
+    def _all_returned(
+        self, worker: int, deliveries: list[Delivery], result: object
+    ) -> list[Awaitable[None] | None]:
+        single = result is None or isinstance(result, Outcome)
+        if single or (isinstance(result, type) and issubclass(result, Outcome)):
+            results: list[object] = [result] * len(deliveries)
+        elif isinstance(result, list | tuple) and len(result) == len(deliveries):
+            results = list(result)
+        else:
+            size = len(result) if isinstance(result, list | tuple) else type(result).__name__
+            log.error(
+                "route %s: a batch of %d came back as %s; one outcome or a list of the same length is expected, "
+                "so all are retried",
+                self.plan.name,
+                len(deliveries),
+                size,
+            )
+            results = [Retry(reason="the batch handler returned another length")] * len(deliveries)
+        # A chunk is settled whole before any of it is awaited.
+        return [
+            self.conclude(worker, delivery, one)
+            for delivery, one in zip(deliveries, results, strict=True)
+            if delivery.lost is None
+        ]
+
+    def _rerun(self, worker: int, delivery: Delivery, after: float | None) -> Awaitable[None] | None:
+        self._batch_again[id(delivery)] = after or 0.0
+        return None
+
+    async def _collect(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """The deliveries to run again in place, after the longest of their waits."""
+        again = {id(delivery): self._batch_again.pop(id(delivery), None) for delivery in deliveries}
+        for delivery in deliveries:
+            if again[id(delivery)] is None:
+                self._values.pop(id(delivery), None)
+                self._reruns.pop(id(delivery), None)
+        todo = [delivery for delivery in deliveries if again[id(delivery)] is not None]
+        if not todo:
+            return []
+        go_on = await self._pause(max(wait for wait in again.values() if wait is not None))
+        for delivery in todo:
+            self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
+        if go_on:
+            self.books.reruns += len(todo)
+            return [delivery for delivery in todo if delivery.lost is None]
+        for delivery in todo:
+            self._values.pop(id(delivery), None)
+            self._reruns.pop(id(delivery), None)
+            if delivery.lost is None:
+                self.crew.release(delivery)
+        return []
+
+
+async def _all(waiting: Sequence[Awaitable[None] | None]) -> None:
+    for one in waiting:
+        if one is not None:
+            await one
+
+
