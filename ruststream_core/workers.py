@@ -134,6 +134,7 @@ class Crew:
         self._idle: list[asyncio.Future[None]] = []
         self._leading = False
         self._ended = False
+        self._hit: set[int] = set()
         self._stop_waiters: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------------------------------------------ set-up
@@ -323,22 +324,23 @@ class Crew:
                 self._cancel(k, delivery)
 
     def _cancel(self, k: int, delivery: Delivery) -> None:
-        self.calm = False
-        task = self.tasks[k]
-        if task is asyncio.current_task():
+        if self.tasks[k] is asyncio.current_task():
             # The handler itself brought the loss about; a cancel now would hit whatever it awaits next, even after
             # it has returned. Look again when its turn is over.
             asyncio.get_running_loop().call_soon(self._cancel_if_current, k, delivery)
         else:
-            task.cancel()
-
-    def settled_down(self) -> None:
-        """A cancelled handler has ended: the short way is open again, unless a drain cuts or somebody observes."""
-        self.calm = not (self.cutting or self.watched)
+            self._cancel_if_current(k, delivery)
 
     def _cancel_if_current(self, k: int, delivery: Delivery) -> None:
         if self.current[k] is delivery:
+            self.calm = False
+            self._hit.add(k)
             self.tasks[k].cancel()
+
+    def settled_down(self, k: int) -> None:
+        """A cancelled handler has ended: the short way is open again, unless another was, or somebody observes."""
+        self._hit.discard(k)
+        self.calm = not (self._hit or self.cutting or self.watched)
 
     def state(self, state: State, cause: BaseException | None) -> None:
         """`Watch.state`."""
@@ -382,11 +384,12 @@ class Crew:
     def _release_all(self, run: Iterator[Delivery]) -> None:
         # The workers iterate over the same object, so what is taken here never reaches a handler.
         for delivery in run:
-            if delivery.lost is None:
-                self.release(delivery)
+            self.release(delivery)
 
     def release(self, delivery: Delivery) -> None:
-        """Give a delivery back that was not worked on, or not to its end."""
+        """Give a delivery back that was not worked on, or not to its end. One that is lost is counted already."""
+        if delivery.lost is not None:
+            return
         keeps = self.subscription.features.release != "lost"
         self.books.add("released" if keeps else "discarded")
         if (settling := delivery.settle(RELEASE)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import enum
 import types
@@ -31,9 +31,7 @@ _KINDS: dict[Any, frozenset[str]] = {
     float: frozenset({"float"}),
     str: _TEXT,
     decimal.Decimal: _NUMBER | _TEXT,
-    **dict.fromkeys(
-        (bytes, bytearray, uuid.UUID, datetime.datetime, datetime.date, datetime.time, datetime.timedelta), _TEXT
-    ),
+    **dict.fromkeys((bytes, bytearray, uuid.UUID, dt.datetime, dt.date, dt.time, dt.timedelta), _TEXT),
     **dict.fromkeys((list, tuple, set, frozenset), _ARRAY),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_origin
 
 from msgspec import inspect
 
@@ -24,6 +24,8 @@ def check(annotation: Any, codec: str, *, hooked: bool) -> None:
     """Look at every type that msgspec would meet while it decodes.
 
     Args:
+        annotation: what the handler asks for.
+        codec: the codec's name, `json` or `msgpack`.
         hooked: the codec has a `dec_hook`, which makes unknown types its own affair.
 
     Raises:
@@ -34,12 +36,13 @@ def check(annotation: Any, codec: str, *, hooked: bool) -> None:
     except Exception as exc:
         raise refused(annotation, codec, str(exc)) from exc
     for where, node in _nodes(info):
-        if (reason := _fault(node, codec, hooked)) is not None:
+        if (reason := _fault(node, codec, hooked=hooked)) is not None:
             raise refused(annotation, codec, f"{where.lstrip('.') or 'it'} {reason}")
 
 
-def _fault(node: inspect.Type, codec: str, hooked: bool) -> str | None:
+def _fault(node: inspect.Type, codec: str, *, hooked: bool) -> str | None:
     cls = getattr(node, "cls", None)
+    cls = get_origin(cls) or cls  # a generic record is described by its alias
     unknown = isinstance(node, inspect.CustomType)
     if cls is not None and is_pydantic_class(cls) and not (unknown and hooked):
         return (

@@ -18,17 +18,16 @@ from pydantic import TypeAdapter, ValidationError
 from ruststream_core.codecs._annotations import describe
 from ruststream_core.codecs._contract import Decoder
 from ruststream_core.codecs._refusal import InvalidPayload, pydantic_refusal
-from ruststream_core.codecs._walk import find, non_finite
-from ruststream_core.errors import ConfigError, EncodeError
+from ruststream_core.codecs._walk import find, has_null, non_finite
+from ruststream_core.errors import ConfigError
 
-__all__ = ["dump_json", "json_decoder", "msgpack_decoder", "python_decoder"]
+__all__ = ["json_decoder", "msgpack_decoder", "python_decoder"]
 
 # What MessagePack's binary types begin with. Other bytes may look the same: they only cause a walk.
 _BINARY_MARKS = (b"\xc4", b"\xc5", b"\xc6")
 
 _read_msgpack = msgspec.msgpack.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
-_parse = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def json_decoder(annotation: Any, *, strict: bool) -> Decoder:
@@ -86,21 +85,6 @@ def python_decoder(annotation: Any) -> Any:
     return _adapter(annotation, "text").validate_python
 
 
-def dump_json(value: Any) -> bytes:
-    """Write a model or pydantic dataclass as JSON, by alias, so that the same model reads it again.
-
-    Raises:
-        EncodeError: NaN or infinity, which pydantic writes as null, or as `NaN` where a model asks for that.
-        Exception: whatever the model's own serializers raise.
-    """
-    out: bytes = value.__pydantic_serializer__.to_json(value, by_alias=True)
-    if b"null" in out and (path := non_finite(value)) is not None:
-        raise EncodeError(f"{describe(type(value))} cannot be written, at {path}: NaN or infinity; make it None")
-    if b"NaN" in out or b"Infinity" in out:
-        _parse(out)
-    return out
-
-
 def _adapter(annotation: Any, codec: str) -> TypeAdapter[Any]:
     remedy = "a type that msgspec reads cannot stand beside pydantic's; make all of them pydantic models or dataclasses"
     try:
@@ -126,7 +110,7 @@ def _as_json(payload: bytes) -> bytes:
         if path is not None:
             raise InvalidPayload("a binary value, which pydantic's JSON form does not have; send text", path)
     document = _write_json(value)
-    if b"null" in document and (path := non_finite(value, keys=False)) is not None:
+    if has_null(document) and (path := non_finite(value, keys=False)) is not None:
         raise InvalidPayload("NaN or infinity", path)
     return document
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-__all__ = ["culprit", "find", "non_finite"]
-
-_MOST_STEPS = 100  # of a path in a message: a cycle has no end
+__all__ = ["culprit", "find", "has_non_finite_mark", "has_null", "non_finite"]
 
 # A float64 whose exponent has all bits set begins with these two bytes. Others may, too: they only cause a walk.
-_NON_FINITE_MARKS = (b"\xcb\x7f", b"\xcb\xff")
+# A compiled pattern: `in` and `find` take two to three times as long on half a kilobyte.
+has_non_finite_mark: Callable[[bytes], object] = re.compile(rb"\xcb[\x7f\xff]").search
+"""Whether a MessagePack document may hold a NaN or an infinity: truthy or None."""
+
+has_null: Callable[[bytes], object] = re.compile(b"ull").search
+"""Whether a JSON document may hold a null: truthy or None. Without the `n`, a letter that stops the search often."""
 
 
 def _plain(value: Any) -> Any:
@@ -31,14 +35,9 @@ def non_finite(value: Any, *, keys: bool = True) -> str | None:
     """
     try:
         packed = _probe(value)
-    except Exception:  # noqa: BLE001  what MessagePack cannot hold, a large integer above all
+    except Exception:  # what MessagePack cannot hold, a large integer above all
         return find(value, _is_non_finite, keys=keys)
     return find(value, _is_non_finite, keys=keys) if has_non_finite_mark(packed) else None
-
-
-def has_non_finite_mark(packed: bytes) -> bool:
-    """Whether a MessagePack document may hold a NaN or an infinity."""
-    return any(mark in packed for mark in _NON_FINITE_MARKS)
 
 
 def _is_non_finite(value: Any) -> bool:
@@ -49,6 +48,8 @@ def find(value: Any, wanted: Callable[[Any], bool], *, keys: bool = True) -> str
     """The path of the first wanted value, depth first, or None. The value must have no cycles.
 
     Args:
+        value: where to look.
+        wanted: whether a value is one.
         keys: show keys of dictionaries where they are identifiers; else `[...]` stands for all.
     """
     pending = [("$", value)]
@@ -56,15 +57,15 @@ def find(value: Any, wanted: Callable[[Any], bool], *, keys: bool = True) -> str
         path, current = pending.pop()
         if wanted(current):
             return path
-        steps = [(path + _step(name, keys), child) for name, child in _items(current)]
+        steps = [(path + _step(name, keys=keys), child) for name, child in _items(current)]
         pending.extend(reversed(steps))
     return None
 
 
 def culprit(value: Any, encode: Callable[[Any], object]) -> str:
-    """The path of the innermost value that does not encode, for a value that does not."""
+    """The path of the innermost value that does not encode, for a value that does not and has no cycles."""
     path = "$"
-    for _ in range(_MOST_STEPS):
+    while True:
         for name, child in _items(value):
             if _fails(encode, child):
                 path += _step(name, keys=True)
@@ -72,13 +73,12 @@ def culprit(value: Any, encode: Callable[[Any], object]) -> str:
                 break
         else:
             return path
-    return path
 
 
 def _fails(encode: Callable[[Any], object], value: Any) -> bool:
     try:
         encode(value)
-    except Exception:  # noqa: BLE001  the question is only whether
+    except Exception:  # the question is only whether
         return True
     return False
 
@@ -106,7 +106,7 @@ def _field_names(cls: Any) -> Iterable[str]:
     return [attribute.name for attribute in getattr(cls, "__attrs_attrs__", ())]
 
 
-def _step(name: Any, keys: bool) -> str:
+def _step(name: Any, *, keys: bool) -> str:
     if type(name) is int:
         return f"[{name}]"
     return f".{name}" if keys and isinstance(name, str) and name.isidentifier() else "[...]"

@@ -86,8 +86,7 @@ class BatchRunner(Runner):
             return False
         for delivery in deliveries:
             self._values.pop(id(delivery), None)
-            if delivery.lost is None:
-                crew.release(delivery)
+            crew.release(delivery)
         if not crew.cutting and isinstance(error, asyncio.CancelledError):
             raise error  # from outside: the loop is being torn down
         return True
@@ -155,8 +154,7 @@ class BatchRunner(Runner):
         for delivery in todo:
             self._values.pop(id(delivery), None)
             self._reruns.pop(id(delivery), None)
-            if delivery.lost is None:
-                self.crew.release(delivery)
+            self.crew.release(delivery)
         return []
 
 

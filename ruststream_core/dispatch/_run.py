@@ -142,7 +142,7 @@ class Runner:
         if delivery.lost is not None:
             uncancel()
             crew.current[worker] = None
-            crew.settled_down()
+            crew.settled_down(worker)
             return True
         if crew.cutting and uncancel():
             crew.current[worker] = None
@@ -320,8 +320,7 @@ class Runner:
         try:
             while (after := self._again.pop(worker, -1.0)) != -1.0:
                 if not await self._pause(after or 0.0) or delivery.lost is not None:
-                    if delivery.lost is None:
-                        crew.release(delivery)
+                    crew.release(delivery)
                     return
                 self._again[worker] = -1.0
                 self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
@@ -347,6 +346,8 @@ class Runner:
 
         def publish() -> None:
             self._copies.pop(id(delivery), None)
+            if delivery.lost is not None:
+                return
             headers = delivery.headers.replaced({ATTEMPT: str(attempt + 1)})
             out = Outgoing(delivery.payload, delivery.name, headers, delivery.key, None, delivery.reply_to)
             self._spawn(self._settle_after(delivery, out, _AS_RETRIED))

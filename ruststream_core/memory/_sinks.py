@@ -273,7 +273,7 @@ class Group(Feed):
 
     def __init__(self, log: Log, start: int) -> None:
         super().__init__()
-        self._log = log
+        self.log = log
         self._next = start
         self._done = Watermark(start - 1)
         self._returned: list[tuple[int, int, Mark]] = []
@@ -287,7 +287,7 @@ class Group(Feed):
     @property
     def lag(self) -> int:
         """See `Feed.lag`."""
-        return self._log.end - self._next + len(self._returned)
+        return self.log.end - self._next + len(self._returned)
 
     def take(self, room: int) -> list[MemoryDelivery]:
         """See `Feed.take`."""
@@ -295,7 +295,7 @@ class Group(Feed):
         while self._returned and len(chunk) < room:
             _, _, mark = heapq.heappop(self._returned)
             chunk.append(self._delivery(mark))
-        last = min(self._next + room - len(chunk), self._log.end)
+        last = min(self._next + room - len(chunk), self.log.end)
         for position in range(self._next, last):
             chunk.append(self._delivery(self._done.open(position)))
         self._next = max(self._next, last)
@@ -303,7 +303,7 @@ class Group(Feed):
 
     def _delivery(self, mark: Mark) -> LogDelivery:
         position = mark.position
-        out = self._log.entries[position - self._log.first]
+        out = self.log.entries[position - self.log.first]
         return LogDelivery(out.payload, out.name, out.headers, out.key, out.reply_to, None, position, mark=mark)
 
     def end(self, delivery: MemoryDelivery, verdict: Verdict) -> None:
@@ -325,7 +325,7 @@ class Group(Feed):
     def seek(self, position: int) -> None:
         """Go on from `position`; what is open is forgotten."""
         self._returned.clear()
-        self._next = max(position, self._log.first)
+        self._next = max(position, self.log.first)
         self._done.reset(self._next - 1)
         self.wake()
 

@@ -1,0 +1,1 @@
+"""Measures what RustStream costs over the client library's own loop."""

@@ -1,0 +1,1 @@
+"""Stream files and stdio as a transport of RustStream."""

@@ -1,0 +1,1 @@
+"""NATS as a transport of RustStream."""

@@ -1,0 +1,385 @@
+"""The statements of PostgreSQL."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, ClassVar
+
+import msgspec
+
+from ruststream_core.errors import ConfigError
+from ruststream_core_sql._dialects._base import Dialect, Item, Kind, Queue, Session, Store, layout_of
+from ruststream_core_sql._dialects._names import Names
+from ruststream_core_sql._dialects._postgres_session import PostgresSession
+from ruststream_core_sql._table import Column, Table
+
+__all__ = ["PostgresDialect", "PostgresStore"]
+
+_TYPES = """
+SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
+WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped"""
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL 11 and later."""
+
+    name: ClassVar[str] = "postgresql"
+    isolations: ClassVar[frozenset[str]] = frozenset({"read committed", "repeatable read", "serializable"})
+    longest_name: ClassVar[int] = 63
+    quote_mark: ClassVar[str] = '"'
+    unit: ClassVar[str] = "bytes"
+
+    def length(self, name: str) -> int:
+        return len(name.encode())
+
+    def store(self, queue: Queue) -> PostgresStore:
+        return PostgresStore(self, queue)
+
+    def to_column(self, value: Any, column: Column) -> Any:
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, bytes | bytearray | memoryview) and column.type is not str:
+            return bytes(value)
+        if isinstance(value, dict | list | msgspec.Struct):
+            return msgspec.json.encode(value).decode()
+        return value
+
+    def from_column(self, value: Any, column: Column) -> Any:
+        return value
+
+    def wrap(self, connection: Any) -> PostgresSession:
+        return PostgresSession(connection)
+
+
+class PostgresStore(Store):
+    """See `Store`. Settlements carry arrays, so that one prepared statement serves any number of rows."""
+
+    def __init__(self, dialect: PostgresDialect, queue: Queue) -> None:
+        self.queue = queue
+        self.layout = layout_of(queue.table)
+        self._dialect = dialect
+        self._sql: dict[str, str] = {}
+        self._guard = (f"ruststream:{queue.table.full_name}:{queue.name}",)
+        self._group = () if not Names(queue, dialect.quote, "now()").grouped else (queue.name,)
+        self._whole_seconds = queue.table.get("lease_token") is None
+
+    # ------------------------------------------------------------------------------------------- statements
+
+    async def inspect(self, session: Session) -> None:
+        names = Names(self.queue, self._dialect.quote, "now()", " NULLS FIRST")
+        types = await self._types_of(session, self.queue.table)
+        self._types = types
+        if self.queue.dead_table is not None:
+            await self._types_of(session, self.queue.dead_table)
+        self._sql = _Builder(self.queue, names, types, self.layout.columns).build()
+
+    async def _types_of(self, session: Session, table: Table) -> dict[str, str]:
+        quoted = Names(Queue(table=table), self._dialect.quote, "").table
+        rows = await session.fetch(_TYPES, (quoted,))
+        types = {row[0]: row[1] for row in rows}
+        if not types:
+            raise ConfigError(f"table {table.full_name!r} does not exist, or is outside the search path")
+        missing = [column.name for column in table.columns if column.name not in types]
+        if missing:
+            raise ConfigError(f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(types)}")
+        return types
+
+    def statements(self) -> Mapping[str, str]:
+        return self._sql
+
+    async def prepare(self, session: Session, sql: str) -> None:
+        await session.native.prepare(sql)
+
+    # ---------------------------------------------------------------------------------------------- claims
+
+    def _fresh_token(self) -> Any:
+        column = self.queue.table.get("lease_token")
+        if column is None:
+            return (datetime.now(UTC) + timedelta(seconds=self.queue.lease + 0.999999)).replace(microsecond=0)
+        if column.type is int:
+            return secrets.randbits(62)
+        return secrets.token_hex(16) if column.type is str else uuid.uuid4()
+
+    async def claim(self, session: Session, limit: int) -> tuple[Any, Sequence[Any]]:
+        token = self._fresh_token()
+        if not self.queue.table.fifo:
+            return token, await session.fetch(self._sql["claim"], (limit, token, *self._group))
+        await session.begin()
+        try:
+            rows: Sequence[Any] = ()
+            if await self._guarded(session):
+                rows = await session.fetch(self._sql["claim"], (1, token, *self._group))
+            await session.commit()
+        except BaseException:
+            await _undo(session)
+            raise
+        return token, rows
+
+    async def _guarded(self, session: Session) -> bool:
+        rows = await session.fetch(self._sql["guard"], self._guard)
+        free: bool = rows[0][0]
+        return free
+
+    async def lock(self, session: Session, limit: int) -> Sequence[Any]:
+        if self.queue.table.fifo:
+            if not await self._guarded(session):
+                return ()
+            limit = 1
+        if "count" in self._sql:
+            # Committed before the row is locked, so that a crash counts; whoever locks a row counts again.
+            return await self._lock_counted(session, limit)
+        return await session.fetch(self._sql["lock"], (limit, *self._group))
+
+    async def _lock_counted(self, session: Session, limit: int) -> Sequence[Any]:
+        rows = await session.fetch(self._sql["count"], (limit, *self._group))
+        await session.commit()
+        await session.begin()
+        if self.queue.table.fifo and not await self._guarded(session):
+            return ()
+        return await session.fetch(self._sql["relock"], ([row[0] for row in rows], *self._group)) if rows else ()
+
+    async def candidates(self, session: Session, limit: int) -> Sequence[Any]:
+        return await session.fetch(self._sql["candidates"], (limit, *self._group))
+
+    async def take(self, session: Session, row_id: Any) -> Any | None:
+        rows = await session.fetch(self._sql["take"], (row_id, *self._group))
+        return rows[0] if rows else None
+
+    async def try_lock(self, session: Session, key: str) -> bool:
+        rows = await session.fetch(self._sql["try_lock"], (key,))
+        got: bool = rows[0][0]
+        return got
+
+    async def unlock(self, session: Session, key: str) -> bool:
+        rows = await session.fetch(self._sql["unlock"], (key,))
+        held: bool = rows[0][0]
+        return held
+
+    # ----------------------------------------------------------------------------------------- settlements
+
+    async def settle(self, session: Session, kind: Kind, items: Sequence[Item]) -> set[Any] | None:
+        leased = "claim" in self._sql
+        args: list[Any] = [[item.id for item in items]]
+        if leased:
+            args.append([item.token for item in items])
+        if kind == "retry" and "delay" in self._sql and any(item.delay is not None for item in items):
+            return await self._retry_each(session, items)
+        if kind == "bury" and self.queue.dead_group is not None:
+            args.append(self.queue.dead_group)
+        rows = await session.fetch(self._sql[kind], args)
+        return None if len(rows) == len(items) else {row[0] for row in rows}
+
+    async def _retry_each(self, session: Session, items: Sequence[Item]) -> set[Any] | None:
+        """Some now and some later: two statements, because a plain retry leaves the due time as it is."""
+        ours: set[Any] = set()
+        now = [item for item in items if item.delay is None]
+        later = [item for item in items if item.delay is not None]
+        args: list[Any] = [[item.id for item in later], [timedelta(seconds=item.delay or 0.0) for item in later]]
+        if "claim" in self._sql:
+            args.append([item.token for item in later])
+        ours.update(row[0] for row in await session.fetch(self._sql["delay"], args))
+        if now:
+            got = await self.settle(session, "retry", now)
+            ours.update([item.id for item in now] if got is None else got)
+        return None if len(ours) == len(items) else ours
+
+    async def extend(self, session: Session, items: Sequence[Item]) -> tuple[set[Any] | None, Any]:
+        args: list[Any] = [[item.id for item in items], [item.token for item in items]]
+        token = None
+        if self._whole_seconds:
+            token = self._fresh_token()
+            args.append(token)
+        rows = await session.fetch(self._sql["extend"], args)
+        return (None if len(rows) == len(items) else {row[0] for row in rows}), token
+
+    # --------------------------------------------------------------------------------------------- inserts
+
+    async def insert(self, session: Session, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+        names = Names(self.queue, self._dialect.quote, "")
+        if not columns:
+            for _ in rows:
+                await session.execute(f"INSERT INTO {names.table} DEFAULT VALUES")
+            return
+        arrays = ", ".join(f"${k}::{self._types[column.name]}[]" for k, column in enumerate(columns, 1))
+        listed = names.list(columns)
+        sql = (
+            f"INSERT INTO {names.table} ({listed}) SELECT {listed} "  # noqa: S608  quoted names only
+            f"FROM unnest({arrays}) WITH ORDINALITY AS u({listed}, ordinality__) ORDER BY ordinality__"
+        )
+        await session.execute(sql, [list(values) for values in zip(*rows, strict=True)])
+
+    async def depth(self, session: Session) -> int:
+        rows = await session.fetch(self._sql["depth"], self._group)
+        count: int = rows[0][0]
+        return count
+
+
+async def _undo(session: Session) -> None:
+    """Roll back what failed half way; a session that cannot is broken off."""
+    try:
+        await session.rollback()
+    except Exception:
+        session.abort()
+
+
+class _Builder:
+    """Puts the statements of one queue together."""
+
+    def __init__(self, queue: Queue, names: Names, types: Mapping[str, str], shown: Sequence[Column]) -> None:
+        self._queue = queue
+        self._table = queue.table
+        self._n = names
+        self._types = types
+        self._shown = shown
+
+    def build(self) -> dict[str, str]:
+        n = self._n
+        sql = {
+            "depth": f"SELECT count(*) FROM {n.table} WHERE {n.where(n.unfinished('$1'))}",  # noqa: S608
+            "guard": "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))",
+        }
+        if not self._table.fifo:
+            del sql["guard"]
+        forms = {"lease": self._lease, "lock": self._lock, "advisory": self._advisory}
+        sql |= forms[self._table.form]()
+        leased = self._table.form == "lease"
+        sql |= self._settlements(leased)
+        return sql
+
+    # `$1` is the limit or the ids in every claim below; the group's name, where there is one, comes last.
+
+    def _lease(self) -> dict[str, str]:
+        n = self._n
+        until = n.now + f" + interval '{self._queue.lease} seconds'" if n.token else "$2"
+        sets = [f"{n.locked_until} = {until}"]
+        if n.token:
+            sets.append(f"{n.token} = $2")
+        if n.attempt:
+            sets.append(f"{n.attempt} = j.{n.attempt} + 1")
+        taken = [*self._shown, *(c for c in self._order_columns() if c not in self._shown)]
+        claim = (
+            f"WITH due AS MATERIALIZED ({self._due('$3')}), taken AS ("
+            f"UPDATE {n.table} AS j SET {', '.join(sets)} FROM due WHERE j.{n.id} = due.{n.id}{self._still()} "
+            f"RETURNING {n.list(taken, 'j.')}) SELECT {n.list(self._shown)} FROM taken ORDER BY {n.order()}"
+        )
+        extend = self._over_ids(f"UPDATE {n.table} AS j SET {n.locked_until} = ", until.replace("$2", "$3"), leased=True)
+        return {"claim": claim, "extend": extend}
+
+    def _due(self, group: str) -> str:
+        n = self._n
+        if not self._table.fifo:
+            return (
+                f"SELECT {n.id} FROM {n.table} WHERE {n.claimable(group)} "  # noqa: S608
+                f"ORDER BY {n.order()} LIMIT $1 FOR UPDATE SKIP LOCKED"
+            )
+        unfinished = n.where(n.unfinished(group))
+        busy = f"SELECT 1 FROM {n.table} WHERE {unfinished} AND {n.locked_until} > {n.now}"  # noqa: S608
+        return f"SELECT {n.id} FROM {n.table} WHERE {unfinished} AND NOT EXISTS ({busy}) ORDER BY {n.order()} LIMIT $1"  # noqa: S608
+
+    def _still(self) -> str:
+        """FIFO: the head is taken without a lock, so the update looks again whether it may be had."""
+        return f" AND {self._n.claimable('$3', 'j.')}" if self._table.fifo else ""
+
+    def _order_columns(self) -> list[Column]:
+        roles = ("priority", "retry_after", "id")
+        return [column for role in roles if (column := self._table.get(role)) is not None]
+
+    def _lock(self) -> dict[str, str]:
+        n = self._n
+        shown = n.list(self._shown)
+        head = f"{n.table} WHERE {n.claimable('$2')} ORDER BY {n.order()} LIMIT $1 FOR UPDATE SKIP LOCKED"
+        if self._table.fifo:
+            # The head, due or not, and not the first that happens to be free.
+            first = f"SELECT {n.id} FROM {n.table} WHERE {n.where(n.unfinished('$2'))} ORDER BY {n.order()} LIMIT $1"  # noqa: S608
+            head = f"{n.table} WHERE {n.id} = ({first}) AND {n.claimable('$2')} FOR UPDATE SKIP LOCKED"
+        sql = {"lock": f"SELECT {shown} FROM {head}"}  # noqa: S608
+        if self._table.count_crashes:
+            counted = f"UPDATE {n.table} SET {n.attempt} = {n.attempt} + 1 WHERE {n.id} IN (SELECT {n.id} FROM {head})"  # noqa: S608
+            sql["count"] = f"{counted} RETURNING {n.id}"
+            ids = f"{n.id} = ANY($1::{self._types[self._table.id.name]}[])"
+            sql["relock"] = (
+                f"SELECT {shown} FROM {n.table} WHERE {ids} AND {n.claimable('$2')} "  # noqa: S608
+                f"ORDER BY {n.order()} FOR UPDATE SKIP LOCKED"
+            )
+        return sql
+
+    def _advisory(self) -> dict[str, str]:
+        n = self._n
+        key = "".join(f", {n.quote(column.name)}" for column in self._table.advisory_columns())
+        return {
+            "candidates": (
+                f"SELECT {n.id}{key} FROM {n.table} WHERE {n.claimable('$2')} ORDER BY {n.order()} LIMIT $1"  # noqa: S608
+            ),
+            "take": f"SELECT {n.list(self._shown)} FROM {n.table} WHERE {n.id} = $1 AND {n.claimable('$2')}",  # noqa: S608
+            "try_lock": "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
+            "unlock": "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
+        }
+
+    def _settlements(self, leased: bool) -> dict[str, str]:
+        n = self._n
+        update = f"UPDATE {n.table} AS j SET "
+        sql = {}
+        if n.processed_at:
+            sql["finish"] = self._over_ids(update, ", ".join([f"{n.processed_at} = {n.now}", *n.freed()]), leased=leased)
+        else:
+            sql["finish"] = self._delete(leased, f"j.{n.id}")
+        counted = [] if leased or not n.attempt else [f"{n.attempt} = j.{n.attempt} + 1"]
+        if sets := [*counted, *n.freed()]:
+            sql["retry"] = self._over_ids(update, ", ".join(sets), leased=leased)
+        else:
+            sql["retry"] = f"SELECT unnest($1::{self._types[self._table.id.name]}[])"
+        if n.retry_after:
+            sql["delay"] = self._delay(update, ", ".join([f"{n.retry_after} = {n.now} + u.delay", *sets]), leased)
+        uncounted = [f"{n.attempt} = greatest(j.{n.attempt} - 1, 1)"] if n.attempt and leased else []
+        if back := [*uncounted, *n.freed()]:
+            sql["release"] = self._over_ids(update, ", ".join(back), leased=leased)
+        elif self._table.count_crashes:
+            sql["release"] = self._over_ids(update, f"{n.attempt} = greatest(j.{n.attempt} - 1, 1)", leased=False)
+        if self._queue.buries:
+            sql["bury"] = self._bury(leased)
+        return sql
+
+    def _pairs(self, leased: bool, extra: str = "", extra_name: str = "") -> tuple[str, str]:
+        """The rows to settle as arrays, and how they meet the table."""
+        n, table = self._n, self._table
+        ids = f"$1::{self._types[table.id.name]}[]"
+        holder = n.token or n.locked_until
+        if not leased:
+            return f"unnest({ids}{extra}) AS u(id{extra_name})", f"j.{n.id} = u.id"
+        held = table.get("lease_token") or table.get("locked_until")
+        assert held is not None
+        tokens = f"${3 if extra else 2}::{self._types[held.name]}[]"
+        return f"unnest({ids}{extra}, {tokens}) AS u(id{extra_name}, token)", f"j.{n.id} = u.id AND j.{holder} = u.token"
+
+    def _over_ids(self, update: str, sets: str, *, leased: bool) -> str:
+        rows, on = self._pairs(leased)
+        if update.endswith("= "):
+            return f"{update}{sets} FROM {rows} WHERE {on} RETURNING j.{self._n.id}"
+        return f"{update}{sets} FROM {rows} WHERE {on} RETURNING j.{self._n.id}"
+
+    def _delay(self, update: str, sets: str, leased: bool) -> str:
+        rows, on = self._pairs(leased, ", $2::interval[]", ", delay")
+        return f"{update}{sets} FROM {rows} WHERE {on} RETURNING j.{self._n.id}"
+
+    def _delete(self, leased: bool, returning: str) -> str:
+        rows, on = self._pairs(leased)
+        return f"DELETE FROM {self._n.table} AS j USING {rows} WHERE {on} RETURNING {returning}"  # noqa: S608
+
+    def _bury(self, leased: bool) -> str:
+        n, dead = self._n, self._queue.dead_table
+        if dead is None:
+            fresh = [f"{n.attempt} = 1"] if n.attempt else []
+            due = [f"{n.retry_after} = NULL"] if n.retry_after else []
+            sets = [f"{n.group} = ${3 if leased else 2}", *fresh, *due, *n.freed()]
+            return self._over_ids(f"UPDATE {n.table} AS j SET ", ", ".join(sets), leased=leased)
+        listed = n.list(dead.inserted)
+        gone = self._delete(leased, f"j.{n.id} AS moved_id__, {n.list(dead.inserted, 'j.')}")
+        into = n.of_table(dead.name, dead.schema)
+        return (
+            f"WITH moved AS ({gone}), put AS (INSERT INTO {into} ({listed}) SELECT {listed} FROM moved) "  # noqa: S608
+            "SELECT moved_id__ FROM moved"
+        )
