@@ -43,9 +43,13 @@ PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/pyproje
 PACKAGES = ["ruststream_core", *(f"ruststream_core_{name}" for name in PLUGINS)]
 CI = os.environ.get("CI") == "true"
 
-# Programs that the tests of a plugin start: plugin, program, Debian package. A server that runs already
-# is used instead where RUSTSTREAM_TEST_<PLUGIN>_URL names it.
-SERVERS = [("nats", "nats-server", "nats-server")]
+# Programs that the tests of a plugin start, and the Debian packages that bring them.
+SERVERS = {
+    "nats": {"nats-server": "nats-server", "openssl": "openssl"},
+    "sql": {"mariadbd": "mariadb-server", "postgres": "postgresql"},
+}
+# Where Debian and Go put programs that are not on the PATH.
+FOLDERS = ["/usr/local/go/bin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
 
 ENVIRONMENT = {
     "CARGO_TARGET_DIR": str(ROOT / ".nox" / "cargo"),
@@ -78,11 +82,13 @@ def servers(session: nox.Session, *plugins: str) -> None:
 
     Where that cannot be, CI stops here; elsewhere the tests that need them are skipped.
     """
-    wanted = [(program, package) for plugin, program, package in SERVERS if plugin in plugins and not given(plugin)]
-    missing = sorted({package for program, package in wanted if shutil.which(program) is None})
+    if not installed("go"):  # builds the newest NATS server, which Debian does not have
+        session.install("-q", "-c", str(CONSTRAINTS), *nox.project.dependency_groups(PYPROJECT, "go"))
+    wanted = {program: package for plugin in plugins for program, package in SERVERS.get(plugin, {}).items()}
+    missing = sorted(package for program, package in wanted.items() if not installed(program))
     if not missing:
         return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
+    if os.geteuid() == 0 and installed("apt-get"):
         apt(session, "update")
         apt(session, "install", "-y", "--no-install-recommends", *missing)
         return
@@ -92,9 +98,9 @@ def servers(session: nox.Session, *plugins: str) -> None:
     session.warn(f"Tests that need a server are skipped. To run them, as root: {line}")
 
 
-def given(plugin: str) -> bool:
-    """Tells whether the environment names a running server for the tests of a plugin."""
-    return f"RUSTSTREAM_TEST_{plugin.upper()}_URL" in os.environ
+def installed(program: str) -> bool:
+    """Tells whether the tests will find a program."""
+    return shutil.which(program, path=os.pathsep.join([os.environ["PATH"], *FOLDERS])) is not None
 
 
 def apt(session: nox.Session, *args: str) -> None:
@@ -118,7 +124,7 @@ def check_types(session: nox.Session) -> None:
     present = [folder for folder in folders if any((ROOT / folder).rglob("*.py"))]
     session.run("mypy", *(part for package in PACKAGES for part in ("-p", package)))
     session.run("mypy", "--explicit-package-bases", *present, "conftest.py", "noxfile.py")
-    session.run("pyright")
+    session.run("pyright", "tests/typing", "examples")
 
 
 def check_wheels(session: nox.Session) -> None:
@@ -128,13 +134,14 @@ def check_wheels(session: nox.Session) -> None:
     pins = ("-c", str(CONSTRAINTS))
     for folder in (ROOT, *(ROOT / "plugins" / name for name in PLUGINS)):
         session.run("uv", "build", "-q", "-b", str(CONSTRAINTS), "-o", str(dist), str(folder), external=True)
+    built = [str(wheel) for wheel in dist.glob("*.whl")]
     with tempfile.TemporaryDirectory() as outside:
         venv = str(Path(outside, "venv"))
-        installed = str(Path(venv, "bin", "python"))
+        interpreter = str(Path(venv, "bin", "python"))
         session.run("uv", "venv", "-q", "-p", str(Path(session.bin, "python")), venv, external=True)
-        session.run("uv", "pip", "install", "-q", "-p", installed, *pins, *map(str, dist.glob("*.whl")), external=True)
+        session.run("uv", "pip", "install", "-q", "-p", interpreter, *pins, *built, external=True)
         with session.chdir(outside):
-            session.run(installed, "-I", str(ROOT / "tests" / "repo" / "installed.py"), *PACKAGES, external=True)
+            session.run(interpreter, "-I", str(ROOT / "tests" / "repo" / "installed.py"), *PACKAGES, external=True)
 
 
 # Tasks

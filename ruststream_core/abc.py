@@ -395,7 +395,7 @@ class Unit(ABC):
         """Undo everything; the deliveries stay in hand, unsettled."""
 
 
-# -------------------------------------------------------------- capabilities: asked for once, at start-up, none emulated
+# ------------------------------------------------------------ capabilities: asked for once, at start-up, none emulated
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from ruststream_core.abc import Broker, Clock, PublishOptions
 from ruststream_core.codecs import resolve_codec
@@ -335,7 +335,7 @@ class _Signals:
         self.count = 0
         self.last = 0
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> Self:
         if self._enabled:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -384,5 +384,3 @@ def _log_report(report: DrainReport) -> None:
     for name, table in report.routes.items():
         shown = ", ".join(f"{count} {what}" for what, count in table.items() if count or what in ("received", "acked"))
         log.info("route %s: %s", name, shown)
-
-

@@ -125,7 +125,8 @@ def _apply(policy: Policy, error: BaseException) -> Outcome:
     if isinstance(policy, Outcome):
         return policy
     if isinstance(policy, type):
-        return policy()
+        chosen: Outcome = policy()
+        return chosen
     result: object = policy(error)  # type: ignore[arg-type]
     if isinstance(result, type) and issubclass(result, Outcome):
         return result()
@@ -175,9 +176,7 @@ def resolve_policy(
     )
 
 
-def _abilities(
-    features: Features, *, retry_copies: bool
-) -> tuple[RetryMode, Literal["native", "in_process", "none"]]:
+def _abilities(features: Features, *, retry_copies: bool) -> tuple[RetryMode, Literal["native", "in_process", "none"]]:
     if features.retry == "in_place":
         return "in_place", "in_process"
     if features.retry == "broker":

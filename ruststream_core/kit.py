@@ -400,4 +400,3 @@ class Gather(Generic[T]):
         """Flush what is there and refuse more."""
         self._closed = True
         await self.drain()
-

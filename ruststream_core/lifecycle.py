@@ -368,11 +368,11 @@ class Runtime:
         self._hurry.clear()
         for route in self.routes.values():
             route.crew.cut()
-            route.runner.cut()
         if not await self._wait_for_crews(CLEANUP):
             for route in self.routes.values():
                 if count := route.crew.abandon():
                     log.error("route %s: %d handlers ignore their cancellation; abandoned", route.plan.name, count)
+                route.runner.abandon()
 
     async def _settlements(self) -> None:
         pending = [future for route in self.routes.values() for future in route.crew.pending]
@@ -389,13 +389,13 @@ class Runtime:
         try:
             await asyncio.wait_for(route.close(GRACE), GRACE + 5)
         except Exception as exc:
-            log.error("route %s did not close cleanly: %r", route.plan.name, exc)
+            log.warning("route %s did not close cleanly: %r", route.plan.name, exc)
 
     async def _bounded(self, work: Awaitable[list[BaseException]], what: str) -> list[BaseException]:
         try:
             return await asyncio.wait_for(work, GRACE + 5)
         except TimeoutError:
-            log.error("%s took longer than %g s and was given up", what, GRACE + 5)
+            log.warning("%s took longer than %g s and was given up", what, GRACE + 5)
             return []
 
 

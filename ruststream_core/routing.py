@@ -141,8 +141,8 @@ def _checked(options: Mapping[str, Any], allowed: frozenset[str], where: str) ->
             hint = f", did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(allowed))}"
             raise ConfigError(f"{where}: no option {key!r}{hint}")
     if (workers := options.get("workers")) is not None:
-        good = isinstance(workers, ByKey) or (isinstance(workers, int) and not isinstance(workers, bool) and workers > 0)
-        if not good:
+        number = isinstance(workers, int) and not isinstance(workers, bool) and workers > 0
+        if not (number or isinstance(workers, ByKey)):
             raise ConfigError(f"{where}: workers={workers!r}, a number from 1 or by_key(n) is expected")
     if (batch := options.get("batch")) is not None and not isinstance(batch, Batch):
         raise ConfigError(f"{where}: batch={batch!r}, Batch(size) is expected")
@@ -276,7 +276,7 @@ class Router:
         """
         _checked(defaults, _DEFAULT_KEYS, "include")
         if isinstance(item, Router):
-            if item is self or self in item._nested():
+            if item is self or self in item.nested():
                 raise ConfigError("a router cannot include itself")
             self._items.append((None, item, broker, prefix, defaults))
             return
@@ -297,11 +297,12 @@ class Router:
                 raise ConfigError(f"{layer!r} is no Middleware: derive from ruststream_core.Middleware")
         self._middleware.extend(middleware)
 
-    def _nested(self) -> Iterator[Router]:
+    def nested(self) -> Iterator[Router]:
+        """Every router below here."""
         for _, item, _, _, _ in self._items:
             if isinstance(item, Router):
                 yield item
-                yield from item._nested()
+                yield from item.nested()
 
     def mounts(self) -> Iterator[Mount]:
         """Every route below here, in the order of mounting, with options merged and prefixes applied.
@@ -311,10 +312,7 @@ class Router:
         """
         for fn, item, broker, prefix, over in self._items:
             layers: list[Mapping[str, Any]] = [over, cast("Mapping[str, Any]", self._defaults)]
-            if isinstance(item, Router):
-                inner = item.mounts()
-            else:
-                inner = iter((_leaf(fn, item),))
+            inner = item.mounts() if isinstance(item, Router) else iter((_leaf(fn, item),))
             for mount in inner:
                 yield _around(mount, layers, self._prefix + prefix, broker, tuple(self._middleware))
 

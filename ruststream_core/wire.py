@@ -223,15 +223,15 @@ class Template:
             KeyError: a placeholder has no value.
             ValueError: a value is empty, or would change the name's structure (separator, wildcard, white space).
         """
-        out = []
-        for token in self.tokens:
-            if _is_placeholder(token):
-                value = values[token[1:-1]]
-                token = str(value)
-                if not token or any(c in "*>#{}" or c == self.separator or c.isspace() for c in token):
-                    raise ValueError(f"{self.text!r}: {value!r} cannot stand for a placeholder")
-            out.append(token)
-        return self.separator.join(out)
+        return self.separator.join(
+            self._value(values[token[1:-1]]) if _is_placeholder(token) else token for token in self.tokens
+        )
+
+    def _value(self, value: object) -> str:
+        text = str(value)
+        if not text or any(c in "*>#{}" or c == self.separator or c.isspace() for c in text):
+            raise ValueError(f"{self.text!r}: {value!r} cannot stand for a placeholder")
+        return text
 
     def match(self, name: str) -> dict[str, str] | None:
         """The placeholders' values in a name, or None where the name does not fit.
@@ -251,7 +251,7 @@ class Template:
         for index, token in enumerate(self.tokens):
             if _is_placeholder(token):
                 parts.append(f"(?P<{token[1:-1]}>{one})")
-            elif token == "*":
+            elif token == "*":  # noqa: S105  a wildcard
                 parts.append(one)
             elif token in (">", "#") and index == len(self.tokens) - 1:
                 parts.append(".+")

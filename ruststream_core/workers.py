@@ -235,8 +235,11 @@ class Crew:
         return iter(chunk) if chunk else None
 
     async def _shared(self, _: int) -> Iterator[Delivery] | None:
-        """Leader and followers on one chunk. A chunk wakes one sleeper, and that one the next while work is left,
-        so that handlers which never suspend cost one wake-up a chunk."""
+        """Leader and followers on one chunk.
+
+        A chunk wakes one sleeper, and that one the next while work is left, so that handlers which never suspend
+        cost one wake-up a chunk.
+        """
         while True:
             run = self._runs[0]
             if self.demand.batch == 1 and length_hint(run):
@@ -406,11 +409,13 @@ class Crew:
     def abandon(self) -> int:
         """Release what a handler that ignores its cancellation still holds; how many these were."""
         count = 0
-        for k in range(self.demand.workers):
-            held = [d for d in (self.current[k], *self.batches[k]) if d is not None and d.lost is None]
-            if self.tasks[k].done() or not held:
+        for k, task in enumerate(self.tasks):
+            if k >= self.demand.workers or task.done():
+                task.cancel()
                 continue
+            held = [d for d in (self.current[k], *self.batches[k]) if d is not None and d.lost is None]
             self.current[k], self.batches[k] = None, ()
+            task.cancel()
             for delivery in held:
                 self.release(delivery)
             count += len(held)

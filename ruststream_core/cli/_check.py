@@ -44,7 +44,7 @@ def _row(plan: RoutePlan) -> tuple[str, ...]:
         plan.name,
         plan.source.name,
         f"{plan.broker}: {plan.transport}",
-        _type_name(plan.spec.payload_type) + (f" × {batch.size}" if batch is not None else ""),
+        _type_name(plan.spec.payload_type) + (f", {batch.size} at a time" if batch is not None else ""),
         plan.codec.name,
         str(options.get("workers", 1)),
         plan.reply.name if plan.reply is not None else "-",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from ruststream_core.app import App
 from ruststream_core.errors import ConfigError
@@ -23,8 +23,8 @@ def load_app(spec: str) -> App:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"{spec!r}: module:app is expected, for example orders.service:app")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as exc:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
 from ruststream_core.app import App
@@ -142,7 +142,7 @@ def _reload(options: argparse.Namespace) -> int:
     while True:
         worker = subprocess.Popen(command, start_new_session=True)
         try:
-            for changes in watch(os.getcwd(), watch_filter=PythonFilter(), raise_interrupt=True):
+            for changes in watch(Path.cwd(), watch_filter=PythonFilter(), raise_interrupt=True):
                 log.info("%d files changed: starting again", len(changes))
                 break
         except KeyboardInterrupt:

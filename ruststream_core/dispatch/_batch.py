@@ -106,9 +106,7 @@ class BatchRunner(Runner):
             return []
         return [self._failed(worker, delivery, error) for delivery in deliveries if delivery.lost is None]
 
-    def _all_returned(
-        self, worker: int, deliveries: list[Delivery], result: object
-    ) -> list[Awaitable[None] | None]:
+    def _all_returned(self, worker: int, deliveries: list[Delivery], result: object) -> list[Awaitable[None] | None]:
         single = result is None or isinstance(result, Outcome)
         if single or (isinstance(result, type) and issubclass(result, Outcome)):
             results: list[object] = [result] * len(deliveries)
@@ -145,16 +143,20 @@ class BatchRunner(Runner):
         todo = [delivery for delivery in deliveries if again[id(delivery)] is not None]
         if not todo:
             return []
+        for delivery in todo:
+            self._hold(delivery)
         go_on = await self._pause(max(wait for wait in again.values() if wait is not None))
         for delivery in todo:
             self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
+            if go_on:
+                self._held.pop(id(delivery), None)
         if go_on:
             self.books.reruns += len(todo)
             return [delivery for delivery in todo if delivery.lost is None]
         for delivery in todo:
             self._values.pop(id(delivery), None)
             self._reruns.pop(id(delivery), None)
-            self.crew.release(delivery)
+            self._release(delivery)
         return []
 
 
@@ -162,5 +164,3 @@ async def _all(waiting: Sequence[Awaitable[None] | None]) -> None:
     for one in waiting:
         if one is not None:
             await one
-
-

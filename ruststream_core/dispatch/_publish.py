@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, overload
 import msgspec
 
 from ruststream_core.abc import Connection, PublishOptions, RequestReply, Sender, SendTransactions
-from ruststream_core.codecs import Codec, bind_decoder, encode_value
+from ruststream_core.codecs import Codec, bind_decoder, content_type_of, describe_decode_error, encode_value
 from ruststream_core.errors import Closed, ConfigError, DecodeError, EncodeError, PublishError, Unsupported
 from ruststream_core.middleware import Middleware, Send, compose_publish
 from ruststream_core.params import (
@@ -205,11 +205,15 @@ def build(
         key = key if key is not None else value.key
         value = value.value
     if target.headers_type is not None and headers is not None and not isinstance(headers, target.headers_type):
-        raise EncodeError(f"{target.name!r} takes headers of {target.headers_type.__name__}, not {type(headers).__name__}")
+        wanted = target.headers_type.__name__
+        raise EncodeError(f"{target.name!r} takes headers of {wanted}, not {type(headers).__name__}")
     name = target.fill(value)
     fields = NO_HEADERS if headers is None else write_headers(headers)
-    if codec.name != "json" and not isinstance(value, bytes | str) and "content-type" not in fields:
-        fields = Headers([*fields.raw(), ("content-type", codec.content_type)])
+    if codec.name != "json" and "content-type" not in fields:
+        # JSON is what everybody expects: only what is not JSON says so, and the plain path carries no header.
+        kind = content_type_of(codec, value)
+        if kind is not None:
+            fields = Headers([*fields.raw(), ("content-type", kind)])
     raw_key = key.encode() if isinstance(key, str) else key
     return Outgoing(encode_value(codec, value), name, fields, raw_key, options)
 
@@ -289,7 +293,8 @@ class Outlet(Publisher):
         for broker, numbered in by_broker.items():
             failed.update(await self._send_many(broker, numbered))
         if failed:
-            raise PublishError(f"{len(failed)} messages were not accepted: {next(iter(failed.values()))}", failed=failed)
+            first = next(iter(failed.values()))
+            raise PublishError(f"{len(failed)} messages were not accepted: {first}", failed=failed)
 
     async def _send_many(self, broker: str, numbered: list[tuple[int, Outgoing]]) -> dict[int, BaseException]:
         if self._senders.plain:
@@ -350,7 +355,7 @@ class Outlet(Publisher):
         except ConfigError:
             raise
         except Exception as exc:
-            raise DecodeError(f"the answer of {out.name!r} is no {reply!r}: {exc}") from exc
+            raise DecodeError(f"the answer of {out.name!r}: {describe_decode_error(exc)}") from exc
 
     def transaction(self) -> AbstractAsyncContextManager[Publisher]:
         """See `Publisher.transaction`."""

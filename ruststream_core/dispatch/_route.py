@@ -102,9 +102,7 @@ class Route:
             state=around.state,
             template=plan.template,
             publisher=publisher,
-            out={
-                slot: Outlet(around.senders, target.broker, plan.codec, target) for slot, target in plan.out.items()
-            },
+            out={slot: Outlet(around.senders, target.broker, plan.codec, target) for slot, target in plan.out.items()},
             seeker=SubscriptionSeeker(lambda: self.crew.subscription),
             unit=lambda delivery: self._units[id(delivery)],
             position=self.runner.position,

@@ -1,5 +1,7 @@
-"""What happens at a delivery's end: outcome, retry, dead letter, reply, settlement. The short way, a handler that
-returns None, is in `workers`; everything else comes here."""
+"""What happens at a delivery's end: outcome, retry, dead letter, reply, settlement.
+
+The short way, a handler that returns None, is in `workers`; everything else comes here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ruststream_core.errors import EncodeError, RustStreamError
 from ruststream_core.kit import backoff
 from ruststream_core.params import Bound, Later, Reply, Undecodable
 from ruststream_core.settlement import ACK, Ack, Drop, FailFast, Outcome, Retry, Skip, Verdict, strongest
-from ruststream_core.wire import Delivery, Headers, Outgoing
+from ruststream_core.wire import Delivery, Outgoing
 from ruststream_core.workers import Books, Crew, uncancel
 
 __all__ = ["Probe", "Runner"]
@@ -87,6 +89,8 @@ class Runner:
         self._settles = plan.features.settles
         self._reruns: dict[int, int] = {}
         self._again: dict[int, float | None] = {}
+        self._held: dict[int, Delivery] = {}
+        self._gone: dict[int, Delivery] = {}
         self._said: set[str] = set()
         self.seen: Callable[[Delivery], object] = lambda _: None
         self._calling_back = 0
@@ -186,7 +190,9 @@ class Runner:
     # -------------------------------------------------------------------------------------- outcomes
 
     def settle(self, delivery: Delivery, verdict: Verdict) -> None:
-        """Hand a verdict over and count it."""
+        """Hand a verdict over and count it; not for what the end of the drain has given back meanwhile."""
+        if self._held and self._held.pop(id(delivery), None) is not None and id(delivery) in self._gone:
+            return
         end = self.end_of(verdict)
         if end != "acked" and delivery.lost is None:
             self.books.add(end)
@@ -301,6 +307,15 @@ class Runner:
         self.settle(delivery, Retry(after=after, reason=retry.reason))
         return None
 
+    def _hold(self, delivery: Delivery) -> None:
+        """The delivery's end takes time, with no handler running: `abandon` gives it back where that takes too long."""
+        self._held[id(delivery)] = delivery
+
+    def _release(self, delivery: Delivery) -> None:
+        self._held.pop(id(delivery), None)
+        if id(delivery) not in self._gone:
+            self.crew.release(delivery)
+
     def _unkept(self, what: str) -> None:
         self.books.unkept += 1
         if what not in self._said and len(self._said) < 100:
@@ -317,15 +332,17 @@ class Runner:
     async def _rerun_until_done(self, worker: int, delivery: Delivery) -> None:
         """Keep the delivery in its lane and run it again, until an outcome other than retry."""
         crew = self.crew
+        self._hold(delivery)
         try:
             while (after := self._again.pop(worker, -1.0)) != -1.0:
                 if not await self._pause(after or 0.0) or delivery.lost is not None:
-                    crew.release(delivery)
+                    self._release(delivery)
                     return
                 self._again[worker] = -1.0
                 self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
                 self.books.reruns += 1
                 crew.current[worker] = delivery
+                self._held.pop(id(delivery), None)  # while its handler runs, the crew has it
                 try:
                     result = await self.invoke(delivery)
                 except BaseException as error:
@@ -334,9 +351,12 @@ class Runner:
                     waiting = self.returned(worker, delivery, result)
                 if waiting is not None:
                     await waiting
+                if worker in self._again:
+                    self._hold(delivery)
         finally:
             self._again.pop(worker, None)
             self._reruns.pop(id(delivery), None)
+            self._held.pop(id(delivery), None)
 
     async def _pause(self, seconds: float) -> bool:
         return await self.crew.pause(lambda wake: self._clock.call_later(seconds, wake))
@@ -352,6 +372,7 @@ class Runner:
             out = Outgoing(delivery.payload, delivery.name, headers, delivery.key, None, delivery.reply_to)
             self._spawn(self._settle_after(delivery, out, _AS_RETRIED))
 
+        self._hold(delivery)
         cancel = self._clock.call_later(after, publish)
         self._copies[id(delivery)] = (delivery, cancel, publish)
 
@@ -361,7 +382,7 @@ class Runner:
                 await pending
         except Exception as exc:
             log.exception("route %s: a copy for retrying could not be published", self.plan.name, exc_info=exc)
-            self.crew.release(delivery)
+            self._release(delivery)
         else:
             self.settle(delivery, verdict)
 
@@ -404,6 +425,7 @@ class Runner:
             delivery.payload, target.name, delivery.headers.replaced(fields), delivery.key, target.options, None
         )
         waits = backoff(0.5)
+        self._hold(delivery)
         while delivery.lost is None:
             try:
                 if (pending := self._senders.transmit(target.broker)(out)) is not None:
@@ -411,7 +433,7 @@ class Runner:
             except Exception as exc:
                 log.exception("route %s: the dead letter %r failed", self.plan.name, target.name, exc_info=exc)
                 if not await self._pause(next(waits)):
-                    self.crew.release(delivery)
+                    self._release(delivery)
                     return
             else:
                 self.settle(delivery, _DEAD_LETTERED)
@@ -428,6 +450,7 @@ class Runner:
             return self._unsent(worker, delivery, exc)
         if pending is None or pending.done():
             return self._sent(worker, delivery, pending)
+        self._hold(delivery)
         if hold or self._policy.retry == "in_place":
             return self._await_reply(worker, delivery, pending)
         self._waiting[pending] = delivery
@@ -457,9 +480,7 @@ class Runner:
             return self._send_reply(out)
         return self._senders.transmit(target.broker)(out)
 
-    def _sent(
-        self, worker: int, delivery: Delivery, pending: asyncio.Future[None] | None
-    ) -> Awaitable[None] | None:
+    def _sent(self, worker: int, delivery: Delivery, pending: asyncio.Future[None] | None) -> Awaitable[None] | None:
         if pending is not None and (pending.cancelled() or pending.exception() is not None):
             cause = RustStreamError("cancelled") if pending.cancelled() else pending.exception()
             return self._unsent(worker, delivery, cause or RustStreamError("unknown"))
@@ -473,9 +494,9 @@ class Runner:
             await waiting
 
     def _confirmed(self, pending: asyncio.Future[None]) -> None:
-        delivery = self._waiting.pop(pending, None)
-        if delivery is None:
-            return  # the drain's deadline came first
+        delivery = self._waiting.pop(pending)
+        if id(delivery) in self._gone:
+            return  # the drain's last deadline came first
         if (waiting := self._sent(-1, delivery, pending)) is not None:
             self._spawn(waiting)
 
@@ -524,7 +545,7 @@ class Runner:
             if self.plan.features.release == "lost":
                 publish()
             else:
-                self.crew.release(delivery)
+                self._release(delivery)
         self._copies.clear()
 
     @property
@@ -538,11 +559,11 @@ class Runner:
             await asyncio.wait([*self._tasks, *self._waiting])
             await asyncio.sleep(0)  # let the callbacks that settle run
 
-    def cut(self) -> None:
-        """The deadline passed: what waits for a reply's confirmation is given back unsettled."""
-        for delivery in self._waiting.values():
+    def abandon(self) -> None:
+        """The last deadline passed: what still waits for a confirmation or a dead letter is given back unsettled."""
+        for key, delivery in self._held.items():
+            self._gone[key] = delivery
             self.crew.release(delivery)
-        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
 

@@ -49,6 +49,7 @@ class Names:
         """
         text = getattr(annotation, "__forward_arg__", annotation)
         holder = types.SimpleNamespace(__annotations__={"it": text})
+        unknown = NameError()
         for names in self._orders:
             try:
                 hint = typing.get_type_hints(holder, self._callee.globals, _as_dict(names), include_extras=True)["it"]

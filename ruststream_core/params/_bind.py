@@ -6,12 +6,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ruststream_core.params._compose import PAYLOAD, Argument, Constant, compose, compose_factory
+from ruststream_core.params._compose import CONTEXT, PAYLOAD, Argument, Arguments, Made, written
 from ruststream_core.params._factories import Factory, collect, key_of, resolve
-from ruststream_core.params._live import Live, Received, Undecodable
+from ruststream_core.params._live import Live, Received
 from ruststream_core.params._markers import Depends
 from ruststream_core.params._parameters import Parameter
 from ruststream_core.params._readers import source_of
@@ -82,10 +81,10 @@ def bind(spec: HandlerSpec, services: Services) -> Bound:
     Raises:
         ConfigError: something it asks for is not there.
     """
-    decode = _decoder(services)
-    invoke = _Wiring(spec, services).invoke()
+    wiring = _Wiring(spec, services)
+    decode, call_value = wiring.decoder(), wiring.composed(decoding=False)
     if spec.batch:
-        batch = _batch(invoke, services) if spec.wrapped else invoke
+        batch = _of_messages(call_value, services) if spec.wrapped else call_value
         return Bound(
             decode=decode,
             call=lambda delivery: batch([delivery], [decode(delivery)]),
@@ -93,73 +92,21 @@ def bind(spec: HandlerSpec, services: Services) -> Bound:
             call_batch=batch,
             plain=None,
         )
-    value_call = _wrapping(invoke, services) if spec.wrapped else invoke
-    plain = None
-    if len(spec.parameters) == 1 and not spec.payload.keyword_only and not spec.wrapped:
-        plain = (services.decode, _target(spec, services))
-    fused = plain is not None and services.decode_with_headers is None
     return Bound(
         decode=decode,
-        call=_fused(*plain) if fused and plain else _decoding(decode, value_call),
-        call_value=value_call,
+        call=wiring.composed(decoding=True),
+        call_value=call_value,
         call_batch=None,
-        plain=plain if fused else None,
+        plain=wiring.plain(),
     )
 
 
-def _decoder(services: Services) -> Callable[[Delivery], Any]:
-    by_payload, by_headers = services.decode, services.decode_with_headers
-
-    def decode(delivery: Delivery) -> Any:
-        try:
-            return by_payload(delivery.payload)
-        except Exception as error:
-            raise Undecodable(error) from error
-
-    def decode_with_headers(delivery: Delivery) -> Any:
-        try:
-            assert by_headers is not None  # noqa: S101
-            return by_headers(delivery.payload, delivery.headers)
-        except Exception as error:
-            raise Undecodable(error) from error
-
-    return decode if by_headers is None else decode_with_headers
-
-
-def _fused(decode: Callable[[bytes], Any], handler: Callable[[Any], Awaitable[Any]]) -> Any:
-    def call(delivery: Delivery) -> Awaitable[Any]:
-        try:
-            value = decode(delivery.payload)
-        except Exception as error:
-            raise Undecodable(error) from error
-        return handler(value)
-
-    return call
-
-
-def _decoding(decode: Callable[[Delivery], Any], handle: Call) -> Callable[[Delivery], Awaitable[Any]]:
-    return lambda delivery: handle(delivery, decode(delivery))
-
-
-def _wrapping(handle: Call, services: Services) -> Call:
-    return lambda delivery, value: handle(delivery, Received(value, delivery, services))
-
-
-def _batch(handle: Call, services: Services) -> Call:
+def _of_messages(handle: Call, services: Services) -> Call:
     def call(deliveries: Sequence[Delivery], values: list[Any]) -> Awaitable[Any]:
         messages = [Received(value, at, services) for value, at in zip(values, deliveries, strict=True)]
         return handle(deliveries, messages)
 
     return call
-
-
-def _target(spec: HandlerSpec, services: Services) -> Callable[..., Awaitable[Any]]:
-    """The handler as something whose every call can be awaited."""
-    callee = spec.callee
-    fn = callee.fn if services.around is None else services.around(callee.fn)
-    if callee.outer_async:
-        return fn
-    return threaded(fn, services.run_sync) if spec.is_sync else awaited(fn)
 
 
 class _Wiring:
@@ -174,59 +121,106 @@ class _Wiring:
                 spec.parameters, spec.callee.where, known=spec.factories, overrides=services.overrides
             )
         factories = self._factories.values()
-        self._framed = bool(factories) or any(parameter.claim is Context for parameter in spec.parameters)
         self._one_thread = spec.is_sync and bool(factories) and not any(_is_async(factory) for factory in factories)
+        self._handler = self._target()
+        self._arguments = self._read(spec.parameters, spec.callee.where)
+        self._returns = self._ending()
 
-    def invoke(self) -> Call:
-        """What takes a delivery and the payload as the handler wants it, and can be awaited."""
+    def decoder(self) -> Callable[[Delivery], Any]:
+        """The payload's value of a delivery."""
+        return written("delivery", reads=[self._decoding()], then=["return payload"], names=self._names())
+
+    def composed(self, *, decoding: bool) -> Callable[..., Awaitable[Any]]:
+        """What takes a delivery, and its value where it does not decode itself, and can be awaited."""
+        reads = [*([self._decoding()] if decoding else ()), *([] if self._factories else self._arguments.reads)]
+        wrapping = ["payload = Received(payload, delivery, services)"]
+        then = [*(wrapping if self._spec.wrapped and not self._spec.batch else ()), *self._returns]
+        return written(
+            "delivery" if decoding else "delivery, payload",
+            reads=reads,
+            then=then,
+            names={**self._names(), **self._arguments.names},
+        )
+
+    def plain(self) -> tuple[Callable[[bytes], Any], Callable[[Any], Awaitable[Any]]] | None:
+        """See `Bound.plain`."""
         spec, services = self._spec, self._services
-        target = bounced(spec.callee.fn) if self._one_thread else _target(spec, services)
-        invoke = compose(target, self._arguments(spec.parameters, spec.callee.where))
-        if not self._framed:
-            return invoke
-        run: Call = with_context(invoke)
-        if self._factories:
-            run = with_factories(invoke, tuple(map(self._step, self._factories.values())))
-        if self._one_thread:
-            run = driven(run, services.run_sync)  # type: ignore[arg-type]
-        return lambda delivery, value: run(Live(delivery, services), value)
+        alone = len(spec.parameters) == 1 and not spec.payload.keyword_only and not spec.wrapped
+        return (services.decode, self._handler) if alone and services.decode_with_headers is None else None
 
-    def _arguments(self, parameters: tuple[Parameter, ...], where: str) -> list[Argument]:
-        return [Argument(p.name, p.keyword_only, self._source(p, where)) for p in parameters]
+    def _names(self) -> dict[str, Any]:
+        services = self._services
+        return {
+            "decode": services.decode_with_headers or services.decode,
+            "handler": self._handler,
+            "Live": Live,
+            "Received": Received,
+            "services": services,
+            "with_context": with_context,
+        }
+
+    def _decoding(self) -> str:
+        with_headers = ", delivery.headers" if self._services.decode_with_headers else ""
+        return f"payload = decode(delivery.payload{with_headers})"
+
+    def _target(self) -> Callable[..., Awaitable[Any]]:
+        """The handler as something whose every call can be awaited."""
+        callee, services = self._spec.callee, self._services
+        fn = callee.fn if services.around is None else services.around(callee.fn)
+        if callee.outer_async:
+            return fn
+        if self._one_thread:
+            return bounced(fn)
+        return threaded(fn, services.run_sync) if self._spec.is_sync else awaited(fn)
+
+    def _ending(self) -> list[str]:
+        """The lines that call the handler: bare, with its context, or with its factories."""
+        call = f"handler({self._arguments.call})"
+        if self._factories:
+            run = with_factories(self._framed(call, self._arguments), tuple(map(self._step, self._factories.values())))
+            self._arguments.names["run"] = driven(run, self._services.run_sync) if self._one_thread else run
+            return ["return run(Live(delivery, services), payload)"]
+        if any(parameter.claim is Context for parameter in self._spec.parameters):
+            return ["frame = Live(delivery, services)", f"return with_context({call}, frame)"]
+        return [f"return {call}"]
+
+    def _framed(self, call: str, arguments: Arguments) -> Callable[..., Any]:
+        """The call inside a frame, after the factories that it takes values of."""
+        return written(
+            "frame, payload=None",
+            opening=["delivery = frame._at", "values = frame._values"],
+            reads=arguments.reads,
+            then=[f"return {call}"],
+            names={**arguments.names, "handler": self._handler},
+        )
+
+    def _step(self, factory: Factory) -> Step:
+        callee, run_sync = factory.callee, self._services.run_sync
+        fn = callee.fn
+        if self._one_thread:
+            fn = fn if callee.is_generator else bounced(fn)
+        elif self._spec.is_sync and not _is_async(factory):
+            fn = threaded_generator(fn, run_sync) if callee.is_generator else threaded(fn, run_sync)
+        arguments = self._read(factory.parameters, callee.where)
+        if not arguments.call:
+            return lambda _: fn(), callee.is_generator
+        arguments.names["make"] = fn
+        return self._framed(f"make({arguments.call})", arguments), callee.is_generator
+
+    def _read(self, parameters: tuple[Parameter, ...], where: str) -> Arguments:
+        return Arguments(Argument(p.name, p.keyword_only, self._source(p, where)) for p in parameters)
 
     def _source(self, parameter: Parameter, where: str) -> Any:
         claim = parameter.claim
         if parameter is self._spec.payload:
             return PAYLOAD
         if claim is Context:
-            return _itself
+            return CONTEXT
         if isinstance(claim, Depends):
             fn = resolve(claim, self._services.overrides)
-            return partial(_value, list(self._factories).index(key_of(fn)))
-        source = source_of(parameter, self._services, where)
-        return source if isinstance(source, Constant) or not self._framed else partial(_at, source)
-
-    def _step(self, factory: Factory) -> Step:
-        callee = factory.callee
-        fn, run_sync = callee.fn, self._services.run_sync
-        if self._one_thread:
-            fn = fn if callee.is_generator else bounced(fn)
-        elif self._spec.is_sync and not _is_async(factory):
-            fn = threaded_generator(fn, run_sync) if callee.is_generator else threaded(fn, run_sync)
-        return compose_factory(fn, self._arguments(factory.parameters, callee.where)), callee.is_generator
+            return Made(list(self._factories).index(key_of(fn)))
+        return source_of(parameter, self._services, where)
 
 
 def _is_async(factory: Factory) -> bool:
     return factory.callee.is_async or inspect.isasyncgenfunction(factory.callee.innermost)
-
-
-def _itself(frame: Live) -> Live:
-    return frame
-
-
-def _value(index: int, frame: Live) -> Any:
-    return frame._values[index]  # noqa: SLF001
-
-
-def _at(read: Callable[[Any], Any], frame: Live) -> Any:
-    return read(frame._at)  # noqa: SLF001

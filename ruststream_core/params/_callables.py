@@ -32,7 +32,7 @@ def _inner(fn: Any) -> Any:
     wrapped = getattr(fn, "__wrapped__", None)
     if wrapped is not None or inspect.isroutine(fn) or inspect.isclass(fn):
         return wrapped
-    return getattr(type(fn), "__call__", None)
+    return _call_method(fn)
 
 
 def describe(fn: Any) -> str:
@@ -90,7 +90,11 @@ def _called(fn: Any) -> Any:
         fn = fn.func
     if inspect.isroutine(fn) or inspect.isclass(fn) or inspect.iscoroutinefunction(fn):
         return fn
-    return getattr(type(fn), "__call__", None)
+    return _call_method(fn)
+
+
+def _call_method(fn: Any) -> Any:
+    return getattr(type(fn), "__call__", None)  # noqa: B004  the method itself is wanted, to look into it
 
 
 def _is_generator(fn: Any) -> bool:

@@ -1,18 +1,20 @@
-"""Calls composed once: a function, the payload's place, and what reads every other argument."""
+"""Calls written out once: a function, the payload's place, and what reads every other argument.
+
+A general call would build a list and a mapping of arguments for each message, which costs several times what the
+arguments themselves do. So the call is written as source for the parameters at hand, as dataclasses and attrs write
+their `__init__`. Nothing but parameter names, which Python has accepted as such, gets into that source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ruststream_core.params._live import Undecodable
 
-__all__ = ["PAYLOAD", "Argument", "Constant", "compose", "compose_factory"]
-
-Invoke = Callable[[Any, Any], Any]
-"""Takes the subject that readers read (a delivery, or the frame of a handler with factories) and the payload."""
+__all__ = ["CONTEXT", "PAYLOAD", "Argument", "Arguments", "Constant", "Made", "written"]
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -21,94 +23,75 @@ class Constant(msgspec.Struct, frozen=True):
     value: Any
 
 
+class Made(msgspec.Struct, frozen=True):
+    """An argument that a factory has made: its index among them."""
+
+    index: int
+
+
 PAYLOAD: Final = Constant("the payload")
+CONTEXT: Final = Constant("the context")
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """One parameter and what fills it: `PAYLOAD`, a constant, or a reader of the subject."""
+    """One parameter and what fills it: `PAYLOAD`, `CONTEXT`, a Constant, a Made, or a reader of the delivery."""
 
     name: str
     keyword_only: bool
     source: Any
 
 
-def compose(fn: Callable[..., Any], arguments: Sequence[Argument]) -> Invoke:
-    """`invoke(subject, payload)`, in the cheapest form that the signature allows.
+class Arguments:
+    """Arguments as source: `call` between the parentheses, `reads` before it, and the names that both use."""
 
-    What a reader raises becomes `Undecodable`; what `fn` raises passes.
+    __slots__ = ("call", "names", "reads")
+
+    def __init__(self, arguments: Iterable[Argument]) -> None:
+        self.names: dict[str, Any] = {}
+        self.reads: list[str] = []
+        self.call = ", ".join(self._written(index, argument) for index, argument in enumerate(arguments))
+
+    def _written(self, index: int, argument: Argument) -> str:
+        value = self._value(index, argument.source)
+        return f"{argument.name}={value}" if argument.keyword_only else value
+
+    def _value(self, index: int, source: Any) -> str:
+        if source is PAYLOAD:
+            return "payload"
+        if source is CONTEXT:
+            return "frame"
+        if isinstance(source, Made):
+            return f"values[{source.index}]"
+        if isinstance(source, Constant):
+            self.names[f"constant{index}"] = source.value
+            return f"constant{index}"
+        self.names[f"read{index}"] = source
+        self.reads.append(f"value{index} = read{index}(delivery)")
+        return f"value{index}"
+
+
+def written(
+    takes: str, *, opening: Sequence[str] = (), reads: Sequence[str] = (), then: Sequence[str], names: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """A function of these lines.
+
+    Args:
+        takes: its parameters.
+        opening: lines before everything.
+        reads: lines whose exceptions become `Undecodable`.
+        then: lines after that, the last of which returns.
+        names: what the lines use.
     """
-    first, *rest = arguments
-    if first.source is PAYLOAD and not any(argument.keyword_only for argument in arguments):
-        sources = [argument.source for argument in rest]
-        if all(isinstance(source, Constant) for source in sources):
-            return _constants(fn, tuple(source.value for source in sources))
-        if len(sources) == 1:
-            return _one(fn, sources[0])
-        return _payload_first(fn, tuple(map(_reader, sources)))
-    return _any(fn, arguments)
+    lines = [f"def call({takes}):", *_indented(opening)]
+    if reads:
+        lines += ["    try:", *_indented(reads, 8)]
+        lines += ["    except Exception as error:", "        raise Undecodable(error) from error"]
+    namespace = {"Undecodable": Undecodable, **names}
+    source = "\n".join([*lines, *_indented(then)])
+    exec(compile(source, "<a route's composed call>", "exec"), namespace)  # noqa: S102  see the module's docstring
+    function: Callable[..., Any] = namespace["call"]
+    return function
 
 
-def compose_factory(fn: Callable[..., Any], arguments: Sequence[Argument]) -> Callable[[Any], Any]:
-    """`make(subject)`: the same for a function that takes no payload."""
-    if not arguments:
-        return lambda _: fn()
-    invoke = _any(fn, arguments)
-    return lambda subject: invoke(subject, None)
-
-
-def _constants(fn: Callable[..., Any], values: tuple[Any, ...]) -> Invoke:
-    if not values:
-        return lambda _, payload: fn(payload)
-    return lambda _, payload: fn(payload, *values)
-
-
-def _one(fn: Callable[..., Any], read: Callable[[Any], Any]) -> Invoke:
-    def invoke(subject: Any, payload: Any) -> Any:
-        try:
-            value = read(subject)
-        except Exception as error:
-            raise Undecodable(error) from error
-        return fn(payload, value)
-
-    return invoke
-
-
-def _payload_first(fn: Callable[..., Any], readers: tuple[Callable[[Any], Any], ...]) -> Invoke:
-    def invoke(subject: Any, payload: Any) -> Any:
-        try:
-            values = [read(subject) for read in readers]
-        except Exception as error:
-            raise Undecodable(error) from error
-        return fn(payload, *values)
-
-    return invoke
-
-
-def _any(fn: Callable[..., Any], arguments: Sequence[Argument]) -> Invoke:
-    """Any order of parameters, keyword-only ones included."""
-    readers = tuple(_reader(argument.source) for argument in arguments if not argument.keyword_only)
-    named = tuple((argument.name, _reader(argument.source)) for argument in arguments if argument.keyword_only)
-    hole = next((i for i, a in enumerate(arguments) if a.source is PAYLOAD and not a.keyword_only), None)
-    named_hole = next((a.name for a in arguments if a.source is PAYLOAD and a.keyword_only), None)
-
-    def invoke(subject: Any, payload: Any) -> Any:
-        try:
-            values = [read(subject) for read in readers]
-            keywords = {name: read(subject) for name, read in named}
-        except Exception as error:
-            raise Undecodable(error) from error
-        if hole is not None:
-            values[hole] = payload
-        elif named_hole is not None:
-            keywords[named_hole] = payload
-        return fn(*values, **keywords)
-
-    return invoke
-
-
-def _reader(source: Any) -> Callable[[Any], Any]:
-    if isinstance(source, Constant):
-        value = source.value
-        return lambda _: value
-    read: Callable[[Any], Any] = source
-    return read
+def _indented(lines: Iterable[str], by: int = 4) -> list[str]:
+    return [" " * by + line for line in lines]

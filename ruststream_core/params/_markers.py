@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from ruststream_core.abc import Marker
 from ruststream_core.params._convert import converter, without_none
@@ -66,30 +66,36 @@ class FromHeader(Marker):
 
     def bind(self, name: str, annotation: Any) -> Read:
         """A reader of that header."""
-        header, get, hint = self.name, Headers.__getitem__, without_none(annotation)
+        header, hint = self.name, without_none(annotation)
         if hint is bytes:
             return _header(header, Headers.get_bytes)
         if get_origin(hint) is list or hint is list:
-            return _header(header, HeaderFieldList(hint, f"parameter {name!r}"))
+            return _header(header, _every(next(iter(get_args(hint)), str), name))
         convert = converter(hint, f"parameter {name!r}")
-        if convert is None:
-            return _header(header, get)
-        return _header(header, lambda headers, key: convert(headers[key]))
+        return _text(header) if convert is None else _header(header, lambda headers, key: convert(headers[key]))
 
 
-class HeaderFieldList:
-    """Reads every header of one name as a list."""
+def _every(hint: Any, name: str) -> Callable[[Headers, str], list[Any]]:
+    convert = converter(hint, f"parameter {name!r}")
 
-    __slots__ = ("_convert",)
+    def read(headers: Headers, header: str) -> list[Any]:
+        if not (values := headers.get_all(header)):
+            raise KeyError(header)
+        return values if convert is None else [convert(value) for value in values]
 
-    def __init__(self, hint: Any, where: str) -> None:
-        args = getattr(hint, "__args__", (str,))
-        self._convert = converter(args[0], where)
+    return read
 
-    def __call__(self, headers: Headers, name: str) -> list[Any]:
-        if not (values := headers.get_all(name)):
-            raise KeyError(name)
-        return values if self._convert is None else [self._convert(value) for value in values]
+
+def _text(name: str) -> Read:
+    """As `_header` for the most frequent case, without a call between."""
+
+    def read(delivery: Delivery) -> str:
+        try:
+            return delivery.headers[name]
+        except KeyError:
+            raise Absent(f"the header {name!r} is missing") from None
+
+    return read
 
 
 def _header(name: str, get: Callable[[Headers, str], Any]) -> Read:

@@ -11,7 +11,6 @@ from ruststream_core.abc import Marker
 from ruststream_core.errors import ConfigError, DecodeError
 from ruststream_core.params._compose import Constant
 from ruststream_core.params._convert import admits_none, converter
-from ruststream_core.params._headers import Absent
 from ruststream_core.params._markers import FromPath, FromState, Out, Transaction
 from ruststream_core.params._parameters import EMPTY, Parameter
 from ruststream_core.params._types import Publisher, Seeker
@@ -33,22 +32,25 @@ def source_of(parameter: Parameter, services: Services, where: str) -> Any:
         ConfigError: the runtime does not provide it; names the parameter and the remedy.
     """
     claim, what = parameter.claim, f"parameter {parameter.name!r} of {where}"
-    if claim is None:
-        return Constant(parameter.default)
-    if claim is Publisher:
-        return Constant(services.publisher)
-    if claim is Seeker:
-        return Constant(_present(services.seeker, f"{what}: this source cannot seek; leave the Seeker out"))
-    if isinstance(claim, FromState):
-        return Constant(_state(parameter, services.state, what))
-    if isinstance(claim, Out):
-        return Constant(_slot(claim, services, what))
+    if claim is None or claim in (Publisher, Seeker) or isinstance(claim, FromState | Out):
+        return Constant(_constant(parameter, services, what))
     if isinstance(claim, Transaction):
         return _transaction(services, what)
     if isinstance(claim, FromPath):
         return _placeholder(claim.name or parameter.name, parameter, services, what)
-    assert isinstance(claim, Marker)  # noqa: S101  Context and Depends never come here
+    assert isinstance(claim, Marker)
     return _bound(claim, parameter, what)
+
+
+def _constant(parameter: Parameter, services: Services, what: str) -> object:
+    claim = parameter.claim
+    if isinstance(claim, FromState):
+        return _state(parameter, services.state, what)
+    if isinstance(claim, Out):
+        return _slot(claim, services, what)
+    if claim is Seeker:
+        return _present(services.seeker, f"{what}: this source cannot seek; leave the Seeker out")
+    return services.publisher if claim is Publisher else parameter.default
 
 
 def _present(thing: Any, message: str) -> Any:
@@ -58,10 +60,8 @@ def _present(thing: Any, message: str) -> Any:
 
 
 def _slot(claim: Out, services: Services, what: str) -> Publisher:
-    return services.out[claim.slot] if claim.slot in services.out else _missing_slot(claim, services, what)
-
-
-def _missing_slot(claim: Out, services: Services, what: str) -> Publisher:
+    if claim.slot in services.out:
+        return services.out[claim.slot]
     known = ", ".join(map(repr, services.out)) or "none"
     raise ConfigError(
         f"{what}: no destination for {claim!r}; add out={{{claim.slot!r}: ...}} to the route (has {known})"
@@ -119,7 +119,7 @@ def _bound(claim: Marker, parameter: Parameter, what: str) -> Callable[[Delivery
     def read_or_default(delivery: Delivery) -> Any:
         try:
             return read(delivery)
-        except Absent:
+        except KeyError:  # absent, as a marker's reader says it
             return default
 
     return read_or_default

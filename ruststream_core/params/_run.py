@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
@@ -20,20 +20,16 @@ _Run = Callable[[Live, Any], Coroutine[Any, Any, Any]]
 _Opened = Generator[Any, Any, Any] | AsyncGenerator[Any, Any]
 
 
-def with_context(invoke: Callable[[Live, Any], Any]) -> _Run:
-    """The handler, and what `after_ack` registered beside its result."""
-
-    async def run(frame: Live, value: Any) -> Any:
-        try:
-            result = await invoke(frame, value)
-        except BaseException as error:
-            if frame._later is None or (kept := _accepting(error)) is None:
-                raise
-            return Later(kept, frame._later)
-        later = frame._later
-        return result if later is None else Later(result, later)
-
-    return run
+async def with_context(handling: Awaitable[Any], frame: Live) -> Any:
+    """What the handler returns, with what `after_ack` registered beside it."""
+    try:
+        result = await handling
+    except BaseException as error:
+        if frame._later is None or (kept := _accepting(error)) is None:
+            raise
+        return Later(kept, frame._later)
+    later = frame._later
+    return result if later is None else Later(result, later)
 
 
 def with_factories(invoke: Callable[[Live, Any], Any], steps: tuple[Step, ...]) -> _Run:
@@ -107,7 +103,7 @@ async def _close(opened: list[_Opened], error: BaseException | None) -> None:
         generator = opened.pop()
         try:
             await _finish(generator, failure)
-        except BaseException as raised:  # noqa: BLE001  the last one is raised below
+        except BaseException as raised:
             if raised is failure or _carries(raised, failure):
                 continue
             if isinstance(error, asyncio.CancelledError):

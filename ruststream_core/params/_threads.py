@@ -46,7 +46,7 @@ def threaded_generator(fn: Callable[..., Any], run_sync: RunSync) -> Callable[..
             except GeneratorExit:
                 await run_sync(generator.close)
                 raise
-            except BaseException as error:  # noqa: BLE001  the generator decides
+            except BaseException as error:
                 step = partial(_thrown, generator, error)
             else:
                 step = partial(next, generator, _END)
@@ -96,7 +96,7 @@ def _drive(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> A
             wanted = step()
             try:
                 step = partial(work.send, asyncio.run_coroutine_threadsafe(_awaited(wanted), loop).result())
-            except BaseException as error:  # noqa: BLE001  the coroutine decides
+            except BaseException as error:
                 step = partial(work.throw, error)
     except StopIteration as end:
         return end.value

@@ -117,9 +117,7 @@ class TestApp(Publisher):
 
     def called(self, route: str, delivery: Delivery, args: tuple[Any, ...]) -> None:
         """See `Probe`."""
-        message = Message(
-            delivery.payload, delivery.name, delivery.headers, delivery.key, delivery.attempt, None
-        )
+        message = Message(delivery.payload, delivery.name, delivery.headers, delivery.key, delivery.attempt, None)
         self._record(route).calls.append(Call(args, message))
 
     def outcome(self, route: str, delivery: Delivery, outcome: Outcome) -> None:

@@ -132,7 +132,9 @@ class ChaosConnection(Connection[ChaosSource]):
         self.closed = False
 
     async def subscribe(self, source: ChaosSource, demand: Demand, watch: Watch) -> ChaosSubscription:
-        subscription = ChaosSubscription(self.broker, source, watch, max(self.broker.window, demand.workers * demand.batch))
+        subscription = ChaosSubscription(
+            self.broker, source, watch, max(self.broker.window, demand.workers * demand.batch)
+        )
         self.broker.subscriptions.append(subscription)
         return subscription
 
@@ -263,7 +265,9 @@ class ChaosSubscription(Subscription):
             self.undecided.remove(delivery)
         self.gone(delivery)
         delivery.lost = LeaseLost("taken away by the test")
-        self.broker.queues[self.source.name].append((delivery.payload, delivery.key, delivery.headers, delivery._attempt))
+        self.broker.queues[self.source.name].append(
+            (delivery.payload, delivery.key, delivery.headers, delivery._attempt)
+        )
         self.watch.lost(delivery, delivery.lost, delivery.verdict)
         self.broker.wake()
 

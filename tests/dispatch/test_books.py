@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ruststream_core import lifecycle
-from ruststream_core import App, Backoff, Batch, Context, Drop, Outcome, Retry, Skip, by_key
+from ruststream_core import App, Backoff, Batch, Context, Drop, Outcome, Retry, Skip, by_key, lifecycle
 from ruststream_core.abc import Features
 from ruststream_core.workers import Books
 from tests.dispatch.chaos import ChaosBroker, ChaosDelivery, ChaosSubscription
@@ -152,7 +151,11 @@ class Machine(RuleBasedStateMachine):
         self.loop.run_until_complete(some())
 
     @precondition(lambda self: self.report is None)
-    @rule(data=st.lists(st.tuples(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=3), st.integers(0, 4)), max_size=30))
+    @rule(
+        data=st.lists(
+            st.tuples(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=3), st.integers(0, 4)), max_size=30
+        )
+    )
     def publish(self, data: list[tuple[list[str], int]]) -> None:
         """Messages come, some of which do not decode."""
         for actions, key in data:
@@ -231,10 +234,16 @@ class Machine(RuleBasedStateMachine):
         assert not self.subscription.out, "a delivery was neither settled nor lost"
         assert table["released"] + table["discarded"] == ledger["released"], (table, ledger)
         # What was lost is delivered again while its former handler may still run: only the rest is told apart here.
-        kept = {body for body in self.cut - self.subscription.taken if self.subscription.verdicts.get(body, "released") != "released"}
+        kept = {
+            body
+            for body in self.cut - self.subscription.taken
+            if self.subscription.verdicts.get(body, "released") != "released"
+        }
         assert not kept, f"cut by the drain, and settled all the same: {kept}"
         if "batch" not in self.mode:
-            assert table["failed"] == self.failures, f"a loss or a cancellation was taken for a failure: {table}, {self.failures}"
+            assert table["failed"] == self.failures, (
+                f"a loss or a cancellation was taken for a failure: {table}, {self.failures}"
+            )
         if self.broker.declared.settles:
             copies = table["retried"] if self.broker.declared.retry == "copy" else 0
             acked = table["acked"] + table["skipped"] + table["dead_lettered"] + copies

@@ -53,16 +53,14 @@ async def refused(call: Callable[[Any], Any], delivery: Any) -> Exception:
     return caught.value.cause
 
 
-async def test_payload_alone_is_decoded_and_handled_without_a_coroutine_between(
-    bound: Bind, delivery: Deliver
-) -> None:
+async def test_payload_alone_is_decoded_and_handled_without_a_coroutine_between(bound: Bind, delivery: Deliver) -> None:
     """Each coroutine between the loop and the handler costs every message."""
 
     async def h(order: Order) -> int:
         return order.id
 
     ready = bound(h)
-    coroutine = ready.call(delivery({"id": 7}))
+    coroutine: Any = ready.call(delivery({"id": 7}))
     assert coroutine.cr_code is h.__code__
     assert await coroutine == 7
     assert ready.plain is not None
@@ -73,7 +71,7 @@ async def test_readers_add_no_coroutine(bound: Bind, delivery: Deliver) -> None:
     async def h(order: Order, region: Annotated[str, FromPath], p: Publisher) -> str:
         return region
 
-    coroutine = bound(h, path=PATH).call(delivery({"id": 7}))
+    coroutine: Any = bound(h, path=PATH).call(delivery({"id": 7}))
     assert coroutine.cr_code is h.__code__
     assert await coroutine == "eu"
 
@@ -138,7 +136,9 @@ async def test_every_order_of_parameters_is_filled_by_name(shape: str, bound: Bi
     async def keyword(a: Annotated[str, FromPath("region")], *, x: int, b: Annotated[str, FromHeader("b")]) -> Any:
         return a, b, x
 
-    async def first(x: int, a: Annotated[str, FromPath("region")], b: Annotated[str, FromHeader("b")], c: int = 3) -> Any:
+    async def first(
+        x: int, a: Annotated[str, FromPath("region")], b: Annotated[str, FromHeader("b")], c: int = 3
+    ) -> Any:
         assert c == 3
         return a, b, x
 
@@ -186,7 +186,9 @@ async def test_placeholders_are_converted_to_the_annotation(bound: Bind, deliver
 def test_placeholder_that_the_name_lacks_is_refused(bound: Bind) -> None:
     async def h(x: int, zone: Annotated[str, FromPath]) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"'zone' of handler .*'orders\.\{region\}\.placed' has no placeholder \{zone\}"):
+    with pytest.raises(
+        ConfigError, match=r"'zone' of handler .*'orders\.\{region\}\.placed' has no placeholder \{zone\}"
+    ):
         bound(h, path=PATH)
     with pytest.raises(ConfigError, match="no placeholder"):
         bound(h)
@@ -442,3 +444,30 @@ def test_header_mapping_annotation_is_a_mapping() -> None:
         headers = Headers({"a": "b"})
 
     assert read(At()) is At.headers  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_a_test_puts_around_the_handler_sees_its_arguments(
+    plain: bool, bound: Bind, delivery: Deliver
+) -> None:
+    """Recorded around the route instead, a handler that never ran would count as called."""
+    seen: list[Any] = []
+
+    async def h(x: int, region: Annotated[str, FromPath]) -> int:
+        return x
+
+    def p(x: int, region: Annotated[str, FromPath]) -> int:
+        return x
+
+    def around(fn: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any) -> Any:
+            seen.append(args)
+            return fn(*args)
+
+        return recorded
+
+    call = bound(p if plain else h, path=PATH, around=around).call
+    assert await call(delivery(7)) == 7
+    assert seen == [(7, "eu")]
+    await refused(call, delivery(b"{"))
+    assert len(seen) == 1

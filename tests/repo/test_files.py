@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ IGNORED = {".git", ".nox", ".venv", "build", "dist", "site"}
 
 def _tracked(root: Path) -> list[Path]:
     """The files that git keeps or would add; outside a git checkout, those that are not generated."""
-    if (root / ".git").exists():
+    if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
         return [root / name for name in listed if name and (root / name).is_file()]
@@ -34,7 +35,7 @@ def _tracked(root: Path) -> list[Path]:
 def _walk(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in IGNORED and not name.endswith(("_cache", "__"))]
-        yield from (Path(folder, name) for name in names)
+        yield from (Path(folder, name) for name in names if name not in GENERATED)
 
 
 def _text(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ async def test_data_is_kept_over_a_kill_and_a_restart(kind: type[Database], dura
 
 
 @pytest.mark.parametrize("kind", [PostgresServer, MariaDBServer])
-async def test_a_pause_holds_open_sessions_too(kind: type[Database], started: Start) -> None:
-    """PostgreSQL answers each session from a process of its own; stopping the main one alone stops none of them."""
+async def test_a_pause_holds_open_connections_too(kind: type[Database], started: Start) -> None:
+    """PostgreSQL answers each connection from a process of its own; stopping the main one alone stops none of them."""
     server = await asyncio.to_thread(started, kind())
     async with connected(server.url) as query:
         assert await query("SELECT 1")
@@ -91,6 +92,18 @@ def test_a_kill_leaves_no_process(kind: type[Database], started: Start) -> None:
     members = family(server.pid)
     server.kill()
     wait_until(members, GONE, 0.0)
+
+
+def test_several_of_a_kind_start_at_the_same_time(started: Start) -> None:
+    """MariaDB removes leftovers of temporary tables at its start: never those of another server."""
+    servers = [MariaDBServer(durable=False) for _ in range(3)]
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            for running in [pool.submit(started, server) for server in servers]:
+                assert running.result().running
+    finally:
+        for server in servers:
+            server.close()
 
 
 async def test_a_password_of_postgres_is_asked_for(started: Start) -> None:

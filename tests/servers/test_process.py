@@ -19,8 +19,16 @@ from pathlib import Path
 import pytest
 
 from ruststream_core.errors import Closed
-from ruststream_core.testing.servers import Server, ServerFailed, ServerMissing, ServerNotOurs, _process, find_program
-from ruststream_core.testing.servers._family import family
+from ruststream_core.testing.servers import (
+    Server,
+    ServerFailed,
+    ServerMissing,
+    ServerNotOurs,
+    _family,
+    _process,
+    find_program,
+)
+from ruststream_core.testing.servers._family import family, orphans
 from ruststream_core.testing.servers._ports import free_ports
 
 # Its clients are answered by a child, as PostgreSQL does it; a file keeps how often it was started.
@@ -180,15 +188,38 @@ def test_a_server_that_ignores_the_polite_signal_is_killed(started: Start) -> No
     assert not any(map(lives, members))
 
 
-def test_a_crash_of_its_own_is_seen_and_can_be_started_over(started: Start) -> None:
+def test_a_crash_of_its_own_is_seen_and_what_it_left_is_ended(started: Start) -> None:
+    """The child of a server that died holds the port, and answers clients from the past."""
     server = started(Counter())
-    pid = server.pid
-    os.kill(pid, signal.SIGKILL)
-    for child in family(pid)[1:]:
-        os.kill(child, signal.SIGKILL)
+    main, child = family(server.pid)
+    os.kill(main, signal.SIGKILL)
     wait_for(lambda: not server.running)
+    assert lives(child)
     with pytest.raises(Closed, match="kill needs a server that runs"):
         server.kill()
+    server.start()
+    assert not lives(child)
+    assert ask(server) == b"2"
+
+
+def test_closing_a_server_that_crashed_leaves_no_process(started: Start) -> None:
+    server = started(Counter())
+    main, child = family(server.pid)
+    os.kill(main, signal.SIGKILL)
+    wait_for(lambda: not server.running)
+    server.close()
+    assert not lives(child)
+
+
+def test_a_process_table_read_through_ps_says_the_same(started: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems without /proc."""
+    server = started(Counter())
+    expected = family(server.pid)
+    monkeypatch.setattr(_family, "_PROC", Path("/nowhere"))
+    assert family(server.pid) == expected
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for(lambda: not server.running)
+    assert orphans(expected[0]) == expected[1:]
 
 
 def test_closing_removes_the_data_and_a_new_start_begins_empty(started: Start) -> None:

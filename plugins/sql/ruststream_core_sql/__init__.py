@@ -1,1 +1,7 @@
-"""Tables of SQL databases as a transport of RustStream, and an outbox and inbox over any broker."""
+"""Task queues in the service's own tables, and an outbox and inbox over any broker."""
+
+from ruststream_core_sql._broker import SqlBroker
+from ruststream_core_sql.config import InboxQueue, SqlPublish
+from ruststream_core_sql.roles import Role, inbox, outbox
+
+__all__ = ["InboxQueue", "Role", "SqlBroker", "SqlPublish", "inbox", "outbox"]

@@ -14,7 +14,7 @@ from ruststream_core_sql._table import Table, table_of
 
 __all__ = ["InboxQueue", "Routes", "SqlPublish"]
 
-WINDOW: Final = 256
+WINDOW: Final = 512
 """Rows of a lease subscription out and unsettled, unless set."""
 
 

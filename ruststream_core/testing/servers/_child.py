@@ -1,4 +1,4 @@
-"""One run of a program: a process in its own session, its log, and the signals that a test sends it."""
+"""One run of a program: a process apart from the terminal, its log, and the signals that a test sends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ruststream_core.testing.servers._errors import ServerFailed
-from ruststream_core.testing.servers._family import GONE, STOPPED, family, send, wait_until
+from ruststream_core.testing.servers._family import GONE, STOPPED, family, orphans, send, wait_until
 from ruststream_core.testing.servers._reaper import Reaper
 
 __all__ = ["Child", "Place", "reaper"]
@@ -64,8 +64,11 @@ class Place:
     def spawn(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         """Start a program whose output goes to the log. Raises ServerFailed if it cannot be run."""
         who = self.account
-        # English messages, because they are searched; a home that the account can write to.
-        environment = {**os.environ, "LC_ALL": "C", **({"HOME": str(self.folder)} if who else {}), **self.environment}
+        here = str(self.folder)
+        # English messages, because they are searched. Temporary files apart from those of other servers: a MariaDB
+        # that starts removes what it takes for leftovers, and they may be another's tables.
+        ours = {"LC_ALL": "C", "TMPDIR": here, **({"HOME": here} if who else {})}
+        environment = {**os.environ, **ours, **self.environment}
         with self.log.open("ab") as log:
             try:
                 return subprocess.Popen(
@@ -83,6 +86,7 @@ class Child:
     def __init__(self, place: Place, command: Sequence[str | Path]) -> None:
         self._log = place.log
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        reaper.open()
         self._process = place.spawn(command)
         self._paused: list[int] = []
         self.pid = self._process.pid
@@ -126,9 +130,8 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process and its descendants, and wait until they are gone. Harmless when they are already."""
-        if self.code is None:
-            members = family(self.pid)
-            send(members, signal.SIGKILL)
-            self._process.wait()
-            wait_until(members, GONE, _SIGNAL_SECONDS)
+        members = family(self.pid) if self.code is None else orphans(self.pid)
+        send(members, signal.SIGKILL)
+        self._process.wait()
+        wait_until(members, GONE, _SIGNAL_SECONDS)
         reaper.forget(self.pid)

@@ -26,7 +26,7 @@ from ruststream_core.testing.servers._ports import LOOPBACK, free_ports
 __all__ = ["Server"]
 
 _POLL_SECONDS = 0.02
-_ERROR_LINES = 20
+_ERROR_LINES = 40
 _open: set[Server] = set()
 _owner = os.getpid()
 

@@ -27,6 +27,11 @@ class Reaper:
         self._owner = 0
         self._lock = threading.Lock()
 
+    def open(self) -> None:
+        """Start the reaper if there is none; before the first server, so that none is ever without it."""
+        with self._lock:
+            self._running()
+
     def watch(self, pid: int, folder: str) -> None:
         """End the process group `pid` and remove `folder` should this process die without `forget`."""
         self._tell(f"watch {pid} {folder}")
@@ -52,7 +57,7 @@ class Reaper:
     def _running(self) -> subprocess.Popen[str]:
         if self._child is None or self._owner != os.getpid():
             self._owner = os.getpid()
-            # In a session of its own: Ctrl-C in the terminal must not reach it before its work is done.
+            # Apart from the terminal: its Ctrl-C must not end the reaper before the work is done.
             command = [sys.executable, "-I", "-S", __file__]
             self._child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
         return self._child

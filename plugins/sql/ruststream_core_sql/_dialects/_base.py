@@ -185,8 +185,10 @@ class Store(ABC):
         """Lease form: renew. As `settle`; with the new token where renewing changes it."""
 
     @abstractmethod
-    async def insert(self, session: Session, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-        """Add rows in order, all or none."""
+    async def insert(
+        self, session: Session, columns: Sequence[Column], rows: Sequence[Sequence[Any]], news: Sequence[str] = ()
+    ) -> None:
+        """Add rows in order, all or none; with the commit, notify that these queues have `news`."""
 
     @abstractmethod
     async def depth(self, session: Session) -> int:
@@ -216,6 +218,15 @@ class Dialect(ABC):
     def length(self, name: str) -> int:
         """The length as the database counts it."""
         return len(name)
+
+    def suits(self, queue: Queue) -> None:
+        """Whether this database can keep such a queue, from configuration alone.
+
+        Raises:
+            ConfigError: it cannot; says what to do instead.
+        """
+        for column in queue.table.columns:
+            self.quote(column.name)
 
     @abstractmethod
     def store(self, queue: Queue) -> Store:

@@ -14,7 +14,6 @@ import msgspec
 from ruststream_core.errors import ConfigError
 from ruststream_core_sql._dialects._base import Dialect, Item, Kind, Queue, Session, Store, layout_of
 from ruststream_core_sql._dialects._names import Names
-from ruststream_core_sql._dialects._postgres_session import PostgresSession
 from ruststream_core_sql._table import Column, Table
 
 __all__ = ["PostgresDialect", "PostgresStore"]
@@ -51,7 +50,9 @@ class PostgresDialect(Dialect):
     def from_column(self, value: Any, column: Column) -> Any:
         return value
 
-    def wrap(self, connection: Any) -> PostgresSession:
+    def wrap(self, connection: Any) -> Session:
+        from ruststream_core_sql._dialects._postgres_session import PostgresSession  # noqa: PLC0415  imports this module
+
         return PostgresSession(connection)
 
 
@@ -63,6 +64,8 @@ class PostgresStore(Store):
         self.layout = layout_of(queue.table)
         self._dialect = dialect
         self._sql: dict[str, str] = {}
+        self._inserts: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._types: Mapping[str, str] = {}
         self._guard = (f"ruststream:{queue.table.full_name}:{queue.name}",)
         self._group = () if not Names(queue, dialect.quote, "now()").grouped else (queue.name,)
         self._whole_seconds = queue.table.get("lease_token") is None
@@ -198,24 +201,50 @@ class PostgresStore(Store):
 
     # --------------------------------------------------------------------------------------------- inserts
 
-    async def insert(self, session: Session, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+    async def insert(
+        self, session: Session, columns: Sequence[Column], rows: Sequence[Sequence[Any]], news: Sequence[str] = ()
+    ) -> None:
+        sql = self._inserts.get(key := (tuple(c.name for c in columns), bool(news)))
+        if sql is None:
+            sql = self._inserts[key] = self._insert_sql(columns, notify=bool(news))
+        if not columns:  # a row of defaults alone cannot be told from another
+            for _ in rows:
+                await session.execute(sql)
+            return
+        args: list[Any] = [list(values) for values in zip(*rows, strict=True)]
+        await session.execute(sql, [*args, channel_of(self.queue.table), list(news)] if news else args)
+
+    def _insert_sql(self, columns: Sequence[Column], *, notify: bool) -> str:
         names = Names(self.queue, self._dialect.quote, "")
         if not columns:
-            for _ in rows:
-                await session.execute(f"INSERT INTO {names.table} DEFAULT VALUES")
-            return
+            return f"INSERT INTO {names.table} DEFAULT VALUES"
         arrays = ", ".join(f"${k}::{self._types[column.name]}[]" for k, column in enumerate(columns, 1))
         listed = names.list(columns)
-        sql = (
+        insert = (
             f"INSERT INTO {names.table} ({listed}) SELECT {listed} "  # noqa: S608  quoted names only
             f"FROM unnest({arrays}) WITH ORDINALITY AS u({listed}, ordinality__) ORDER BY ordinality__"
         )
-        await session.execute(sql, [list(values) for values in zip(*rows, strict=True)])
+        if not notify:
+            return insert
+        k = len(columns)
+        return f"WITH put AS ({insert}) SELECT pg_notify(${k + 1}, queue) FROM unnest(${k + 2}::text[]) AS q(queue)"
 
     async def depth(self, session: Session) -> int:
         rows = await session.fetch(self._sql["depth"], self._group)
         count: int = rows[0][0]
         return count
+
+
+def channel_of(table: Table) -> str:
+    """The channel on which news of a table's queues are notified; the queue's name is the payload.
+
+    Raises:
+        ConfigError: the table's name is too long for a channel.
+    """
+    channel = f"ruststream:{table.full_name}"
+    if len(channel.encode()) > PostgresDialect.longest_name:
+        raise ConfigError(f"listen=True: the channel {channel!r} is longer than {PostgresDialect.longest_name} bytes")
+    return channel
 
 
 async def _undo(session: Session) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ruststream_core_sql._dialects._base import Session
+from ruststream_core_sql._dialects._postgres import PostgresDialect
 
 __all__ = ["PostgresSession"]
 
@@ -69,3 +70,30 @@ class PostgresSession(Session):
                 await self.native.close(timeout=5)
             except Exception:  # the server is gone, or does not answer: nothing is left to say to it
                 self.native.terminate()
+
+
+class PostgresOpener:
+    """See `Opener`. `target` is a URL or the application's `asyncpg.Pool`."""
+
+    def __init__(self, target: Any, where: str, deadline: float) -> None:
+        import asyncpg  # noqa: PLC0415  the client is imported when it is needed
+
+        self._asyncpg = asyncpg
+        self._target = target
+        self._deadline = deadline
+        self.where = where
+        self.dialect = PostgresDialect()
+
+    async def start(self) -> None:
+        """Nothing before the first session."""
+
+    async def open(self) -> Session:
+        if not isinstance(self._target, str):
+            native = await self._target.acquire(timeout=self._deadline)
+            return PostgresSession(native, self._target, self._deadline)
+        url = "postgresql" + self._target[self._target.index(":") :]
+        native = await self._asyncpg.connect(url, timeout=min(self._deadline, 10.0))
+        return PostgresSession(native, None, self._deadline)
+
+    async def aclose(self) -> None:
+        """The pool is the application's."""

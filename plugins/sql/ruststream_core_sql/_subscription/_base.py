@@ -7,7 +7,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,9 +17,10 @@ from ruststream_core.errors import SettleError
 from ruststream_core.settlement import Ack, Drop, Release, Retry, Verdict
 from ruststream_core_sql._database import Database
 from ruststream_core_sql._dialects._base import Kind, Queue, Store
+from ruststream_core_sql._records import Inserter, Recorder
 from ruststream_core_sql._subscription._delivery import SqlDelivery
 from ruststream_core_sql._subscription._shape import shape_of
-from ruststream_core_sql._subscription._wake import Hub, Wake
+from ruststream_core_sql._wake import Hub, Wake
 from ruststream_core_sql.errors import is_passing, to_terminal
 
 __all__ = ["UNREAD", "Opening", "SqlSubscription", "bounded", "log"]
@@ -44,6 +45,8 @@ class Opening(msgspec.Struct):
     poll: float
     window: int
     max_attempts: int | None
+    inserter: Inserter
+    recorder: Recorder
 
 
 class SqlSubscription(Subscription):
@@ -72,7 +75,16 @@ class SqlSubscription(Subscription):
         self._last_receive: float | None = None
         hub_key = opening.queue.table.full_name, opening.queue.name
         self._hub.join(*hub_key, self._wake)
-        self._leave = lambda: self._hub.leave(*hub_key, self._wake)
+        self._leaving: list[Callable[[], object]] = [lambda: self._hub.leave(*hub_key, self._wake)]
+
+    def on_detach(self, callback: Callable[[], object]) -> None:
+        """Called when the subscription has let everything go."""
+        self._leaving.append(callback)
+
+    def _leave(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        for callback in leaving:
+            callback()
 
     @property
     def where(self) -> str:

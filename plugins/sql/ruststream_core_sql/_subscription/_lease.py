@@ -14,7 +14,7 @@ from ruststream_core_sql._database import Line
 from ruststream_core_sql._dialects._base import Kind
 from ruststream_core_sql._subscription._base import UNREAD, Opening, SqlSubscription, bounded, log
 from ruststream_core_sql._subscription._delivery import SqlDelivery
-from ruststream_core_sql._subscription._wake import Pace
+from ruststream_core_sql._wake import Pace
 from ruststream_core_sql._tasks import spawn
 from ruststream_core_sql.errors import is_conflict, is_passing
 

@@ -1,0 +1,1 @@
+"""What the core finds through the entry points."""
