@@ -215,7 +215,7 @@ class App(Router):
         extra = {}
         for mount in mounts:
             extra.update(_plugin_codecs(mount.options.get("codec", "json")))
-        return plan_routes(mounts, brokers, extra)
+        return plan_routes(mounts, brokers, extra, has_state=self._lifespan is not None)
 
     def runtime(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -32,9 +31,11 @@ T = TypeVar("T")
 
 def backoff(first: float = 0.1, *, factor: float = 2.0, most: float = 30.0) -> Iterator[float]:
     """Endless waits in seconds for reconnecting: growing to `most`, each spread over its upper half."""
+    from random import uniform  # noqa: PLC0415  half a millisecond of start-up, for failures only
+
     delay = first
     while True:
-        yield delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+        yield delay * uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
         delay = min(most, delay * factor)
 
 

@@ -24,7 +24,7 @@ from ruststream_core.middleware import Middleware
 from ruststream_core.settlement import FailFast
 from ruststream_core.wire import Outgoing
 
-__all__ = ["DrainReport", "Health", "Runtime", "ThreadPool"]
+__all__ = ["DrainReport", "Health", "Runtime", "ThreadPool", "require"]
 
 log = logging.getLogger("ruststream")
 

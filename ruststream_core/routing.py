@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast
@@ -15,7 +14,18 @@ from ruststream_core.failure import OnError, Policy
 from ruststream_core.middleware import Middleware
 from ruststream_core.params import Destination, message_info
 
-__all__ = ["Batch", "ByKey", "Defaults", "Mount", "RouteOptions", "Router", "SourceLike", "by_key", "subscriber"]
+__all__ = [
+    "Batch",
+    "ByKey",
+    "Declared",
+    "Defaults",
+    "Mount",
+    "RouteOptions",
+    "Router",
+    "SourceLike",
+    "by_key",
+    "subscriber",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 SourceLike: TypeAlias = str | type | Source
@@ -137,7 +147,9 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
 def _checked(options: Mapping[str, Any], allowed: frozenset[str], where: str) -> None:
     for key in options:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, 1)
+            from difflib import get_close_matches  # noqa: PLC0415  only for this error
+
+            near = get_close_matches(key, allowed, 1)
             hint = f", did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(allowed))}"
             raise ConfigError(f"{where}: no option {key!r}{hint}")
     if (workers := options.get("workers")) is not None:

@@ -18,7 +18,7 @@ from ruststream_core.errors import PluginError, RustStreamError, SettleError
 from ruststream_core.settlement import ACK, RELEASE, Verdict
 from ruststream_core.wire import Delivery
 
-__all__ = ["Books", "Conclusion", "Crew"]
+__all__ = ["Books", "Conclusion", "Crew", "uncancel"]
 
 NextRun: TypeAlias = Callable[[int], Awaitable[Iterator[Delivery] | None]]
 """How worker number k comes by its next run; None at the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from ruststream_core.plugins import broker_from_url
 from ruststream_core.settlement import Verdict
 from ruststream_core.wire import Delivery, Headers
 
-__all__ = ["connected", "header_pairs", "ready_source", "subscribed"]
+__all__ = ["LoggingWatch", "connected", "header_pairs", "ready_source", "show", "stdin_lines", "subscribed"]
 
 log = logging.getLogger("ruststream")
 
@@ -97,7 +97,7 @@ def _text(raw: bytes) -> str:
     return text if text.isprintable() or not text else repr(text)[1:-1]
 
 
-def stdin_lines() -> Any:
+def stdin_lines() -> Iterator[bytes]:
     """Lines of standard input as bytes, without their ends."""
     for line in sys.stdin.buffer:
         yield line.rstrip(b"\r\n")

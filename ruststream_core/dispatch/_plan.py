@@ -100,7 +100,13 @@ class Wiring(msgspec.Struct):
     problems: list[str]
 
 
-def plan_routes(mounts: Iterable[Mount], brokers: Mapping[str, Broker[Any]], extra_codecs: Mapping[str, Any]) -> Wiring:
+def plan_routes(
+    mounts: Iterable[Mount],
+    brokers: Mapping[str, Broker[Any]],
+    extra_codecs: Mapping[str, Any],
+    *,
+    has_state: bool,
+) -> Wiring:
     """Resolve all routes; a problem of one does not hide those of the others."""
     wiring = Wiring([], [])
     names: set[str] = set()
@@ -111,7 +117,10 @@ def plan_routes(mounts: Iterable[Mount], brokers: Mapping[str, Broker[Any]], ext
             continue
         names.add(name)
         try:
-            wiring.routes.append(_plan(name, mount, brokers, extra_codecs))
+            plan = _plan(name, mount, brokers, extra_codecs)
+            if plan.spec.wants_state and not has_state:
+                raise ConfigError("the handler takes FromState, and the app has no lifespan= that would yield it")
+            wiring.routes.append(plan)
         except RustStreamError as exc:
             text = str(exc)
             wiring.problems.append(text if text.startswith("route ") else f"route {name!r}: {text}")

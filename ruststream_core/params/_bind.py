@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ruststream_core.params._compose import CONTEXT, PAYLOAD, Argument, Arguments, Made, written
 from ruststream_core.params._factories import Factory, collect, key_of, resolve
@@ -33,8 +34,7 @@ def _count(delivery: Delivery) -> int:
     return delivery.attempt or 1
 
 
-@dataclass(slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, kw_only=True, eq=False):
     """What the runtime provides to one route."""
 
     route: str
@@ -45,13 +45,13 @@ class Services:
     """What the lifespan yielded."""
     template: Template | None = None
     """The source's name with its placeholders."""
-    publisher: Publisher = field(default_factory=Publisher)
-    out: Mapping[str, Publisher] = field(default_factory=dict)
+    publisher: Publisher = msgspec.field(default_factory=Publisher)
+    out: Mapping[str, Publisher] = msgspec.field(default_factory=dict)
     seeker: Seeker | None = None
     unit: Callable[[Delivery], Unit] | None = None
     """The delivery's open transaction; of a batch it is asked for the first delivery."""
     position: Callable[[Delivery], Any] | None = None
-    overrides: Mapping[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
+    overrides: Mapping[Callable[..., Any], Callable[..., Any]] = msgspec.field(default_factory=dict)
     """Factories that tests put in the place of others, nested ones included."""
     run_sync: RunSync = asyncio.to_thread
     attempt: Callable[[Delivery], int] = _count
@@ -59,8 +59,7 @@ class Services:
     """What a test puts around the handler itself: it sees the arguments and must return what the handler does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A handler, ready for messages. Every callable may raise what the handler raises."""
 
     decode: Callable[[Delivery], Any]

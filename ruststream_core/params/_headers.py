@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_origin
 
@@ -123,7 +122,7 @@ def _pairs(headers: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(headers, Mapping):
         return headers.items()
     kind = type(headers)
-    if isinstance(headers, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__"):
+    if isinstance(headers, msgspec.Struct) or hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__attrs_attrs__"):
         return _fields(headers)
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         raise EncodeError(
@@ -143,8 +142,10 @@ def _fields(record: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _declared(kind: type) -> Iterable[Any]:
-    if dataclasses.is_dataclass(kind):
-        return dataclasses.fields(kind)
+    if hasattr(kind, "__dataclass_fields__"):
+        from dataclasses import fields  # noqa: PLC0415  only where a service uses them
+
+        return fields(kind)
     declared: Iterable[Any] = kind.__attrs_attrs__  # type: ignore[attr-defined]
     return declared
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections.abc
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+import msgspec
 
 from ruststream_core.errors import ConfigError
 from ruststream_core.params._annotations import Names
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HandlerSpec", "inspect_handler"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSpec:
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Everything that a handler's signature says."""
 
     name: str
@@ -54,7 +54,7 @@ class HandlerSpec:
     wrapped: bool
     """Whether the payload arrives as `Message`."""
     parameters: tuple[Parameter, ...]
-    factories: Mapping[Hashable, Factory] = field(default_factory=dict)
+    factories: Mapping[Hashable, Factory] = msgspec.field(default_factory=dict)
 
     def bind(self, services: Services) -> Bound:
         """Compose the handler with what the runtime provides.

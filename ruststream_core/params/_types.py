@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, get_origin, overload
 
 import msgspec
@@ -46,8 +45,11 @@ HeadersLike: TypeAlias = "Mapping[str, Any] | HeaderPairs | msgspec.Struct | _Da
 """Headers as a service writes them: a mapping, pairs (a name may repeat), or a Struct, dataclass or attrs object."""
 
 
-@dataclass(frozen=True, slots=True)
-class To:
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class To(_Named, frozen=True, kw_only=True):
     """A destination that is more than a name: on another broker, or with the transport's own options.
 
     Args:
@@ -59,9 +61,8 @@ class To:
         ConfigError: the name is empty.
     """
 
-    name: str
-    broker: str | None = field(default=None, kw_only=True)
-    options: PublishOptions | None = field(default=None, kw_only=True)
+    broker: str | None = None
+    options: PublishOptions | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -136,8 +137,11 @@ class Message(Generic[T]):
         return self._at.position
 
 
-@dataclass(slots=True)
-class Reply(Generic[T]):
+class _Valued(msgspec.Struct, Generic[T]):
+    value: T
+
+
+class Reply(_Valued[T], Generic[T], kw_only=True):
     """A reply that says more than its value.
 
     Args:
@@ -147,10 +151,9 @@ class Reply(Generic[T]):
         key: what orders and partitions it, where the transport has keys.
     """
 
-    value: T
-    to: Destination | None = field(default=None, kw_only=True)
-    headers: HeadersLike | None = field(default=None, kw_only=True)
-    key: str | bytes | None = field(default=None, kw_only=True)
+    to: Destination | None = None
+    headers: HeadersLike | None = None
+    key: str | bytes | None = None
 
 
 class Publisher:

@@ -136,7 +136,7 @@ class Database:
 
     def release(self, session: Session) -> None:
         """Give a session back. Never waits."""
-        if session.broken or session.in_transaction or self._closed:
+        if session.broken or session.in_transaction or session.isolated or self._closed:
             if session.in_transaction and not self._closed:
                 session.abort()
             spawn(_quietly(session), "sql:close")
@@ -169,10 +169,16 @@ class Database:
 
 
 class Line:
-    """One session that its owner keeps, opened again when it broke. For one task at a time."""
+    """One session that its owner keeps, opened again when it broke. For one task at a time.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        database: where it comes from.
+        isolation: the level that every transaction on it has.
+    """
+
+    def __init__(self, database: Database, isolation: str | None = None) -> None:
         self._database = database
+        self._isolation = isolation
         self._session: Session | None = None
 
     async def get(self) -> Session:
@@ -182,8 +188,16 @@ class Line:
             if not session.broken:
                 return session
             self.drop()
-        self._session = await self._database.acquire()
-        return self._session
+        session = await self._database.acquire()
+        if self._isolation is not None:
+            try:
+                await session.isolate(self._isolation)
+            except BaseException:
+                session.abort()
+                self._database.release(session)
+                raise
+        self._session = session
+        return session
 
     def drop(self, *, abort: bool = False) -> None:
         """Let it go: back to the pool where it is clean, broken off with `abort`."""

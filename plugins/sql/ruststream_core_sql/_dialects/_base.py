@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
@@ -31,6 +31,16 @@ class Session(ABC):
 
     native: Any
     """The driver's own connection."""
+    isolated: bool = False
+    """Whether its isolation level was changed; it serves nobody else then."""
+
+    async def isolate(self, level: str) -> None:
+        """Give every transaction from now on that isolation level, one of the dialect's."""
+        await self.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}")
+        self.isolated = True
+
+    def on_lost(self, callback: Callable[[], object] | None) -> None:
+        """Have `callback` called when the connection breaks by itself, where the driver tells; None ends that."""
 
     @abstractmethod
     async def fetch(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Any]:
@@ -155,6 +165,21 @@ class Store(ABC):
     @abstractmethod
     async def lock(self, session: Session, limit: int) -> Sequence[Any]:
         """Row lock form: inside the session's open transaction, lock up to `limit` rows."""
+
+    async def begin_lock(self, session: Session, limit: int) -> Sequence[Any]:
+        """Row lock form: open a transaction and `lock` in it."""
+        await session.begin()
+        return await self.lock(session, limit)
+
+    async def end_lock(self, session: Session) -> None:
+        """Row lock form: roll back, and let the rows go."""
+        await session.rollback()
+
+    async def settle_commit(self, session: Session, kinds: Sequence[tuple[Kind, Sequence[Item]]]) -> None:
+        """Row lock form: settle and commit."""
+        for kind, items in kinds:
+            await self.settle(session, kind, items)
+        await session.commit()
 
     @abstractmethod
     async def candidates(self, session: Session, limit: int) -> Sequence[Any]:

@@ -198,10 +198,31 @@ class MySqlStore(Store):
         again: Sequence[Any] = await session.fetch(self._text.select(limit, ids))
         return again
 
-    async def freed(self, session: Any) -> None:
-        """Row lock: the transaction has ended."""
+    async def begin_lock(self, session: Any, limit: int) -> Sequence[Any]:
+        if self.queue.table.fifo or self.queue.table.count_crashes:
+            return await super().begin_lock(session, limit)
+        rows: Sequence[Any] = await session.fetch(f"START TRANSACTION; {self._text.select(limit)}")
+        return rows
+
+    async def end_lock(self, session: Any) -> None:
+        await session.rollback()
+        await self._release_guard(session)
+
+    async def settle_commit(self, session: Any, kinds: Sequence[tuple[Kind, Sequence[Item]]]) -> None:
+        last_kind, last = kinds[-1]
+        for kind, items in kinds[:-1]:
+            await self.settle(session, kind, items)
+        if last_kind == "retry":
+            await self.settle(session, last_kind, last)
+            await session.commit()
+        else:
+            mine = self._text.mine(self._list(session, (item.id for item in last)), None)
+            await session.execute("; ".join([*self._text.settle(last_kind, mine), "COMMIT"]))
+        await self._release_guard(session)
+
+    async def _release_guard(self, session: Any) -> None:
         if self.queue.table.fifo:
-            await self.unlock(session, self._guard)
+            await session.execute(f"DO RELEASE_LOCK({session.literal(self._guard)})")
 
     async def candidates(self, session: Any, limit: int) -> Sequence[Any]:
         rows: Sequence[Any] = await session.fetch(self._text.candidates(limit))
@@ -255,7 +276,8 @@ class MySqlStore(Store):
         if not sqls:
             return {item.id for item in items}
         if not leased:  # locked by this very session
-            await session.execute("; ".join(sqls))
+            whole = not inside and len(sqls) > 1
+            await session.execute("; ".join(["START TRANSACTION", *sqls, "COMMIT"] if whole else sqls))
             return {item.id for item in items}
         begin = "" if inside else "START TRANSACTION; "
         try:

@@ -173,7 +173,9 @@ class PostgresStore(Store):
             return await self._retry_each(session, items)
         if kind == "bury" and self.queue.dead_group is not None:
             args.append(self.queue.dead_group)
-        rows = await session.fetch(self._sql[kind], args)
+        if (sql := self._sql.get(kind)) is None:
+            return None  # nothing about the row changes
+        rows = await session.fetch(sql, args)
         return None if len(rows) == len(items) else {row[0] for row in rows}
 
     async def _retry_each(self, session: Session, items: Sequence[Item]) -> set[Any] | None:

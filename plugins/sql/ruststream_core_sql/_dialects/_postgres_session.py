@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ruststream_core_sql._dialects._base import Session
@@ -26,6 +26,7 @@ class PostgresSession(Session):
         self.native = native
         self._pool = pool
         self._deadline = deadline
+        self._listener: Callable[[Any], object] | None = None
 
     async def fetch(self, sql: str, args: Sequence[Any] = ()) -> Sequence[Any]:
         try:
@@ -46,6 +47,18 @@ class PostgresSession(Session):
 
     async def begin(self) -> None:
         await self.execute("BEGIN")
+
+    async def isolate(self, level: str) -> None:
+        await self.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level.upper()}")
+        self.isolated = True
+
+    def on_lost(self, callback: Callable[[], object] | None) -> None:
+        previous, self._listener = self._listener, None
+        if previous is not None and not self.native.is_closed():
+            self.native.remove_termination_listener(previous)
+        if callback is not None and not self.native.is_closed():
+            self._listener = lambda _: callback()
+            self.native.add_termination_listener(self._listener)
 
     @property
     def broken(self) -> bool:

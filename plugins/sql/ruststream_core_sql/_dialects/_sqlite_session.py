@@ -171,6 +171,9 @@ class SqliteSession(Session):
         self.held: set[str] = set()
         self._broken = False
 
+    async def isolate(self, level: str) -> None:
+        """The level is in each BEGIN: nothing to set."""
+
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` with the connection on its thread, when no other session's transaction is open."""
         worker = self.worker

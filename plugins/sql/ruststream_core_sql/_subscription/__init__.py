@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ruststream_core_sql._subscription._advisory import AdvisorySubscription
 from ruststream_core_sql._subscription._base import Opening, SqlSubscription
 from ruststream_core_sql._subscription._lease import LeaseSubscription
+from ruststream_core_sql._subscription._lock import LockSubscription
 
 __all__ = ["Opening", "open_subscription"]
 
@@ -14,6 +16,7 @@ async def open_subscription(opening: Opening) -> SqlSubscription:
     Raises:
         ConfigError, ConnectError: as `Connection.subscribe`.
     """
-    subscription = LeaseSubscription(opening)
+    forms = {"lease": LeaseSubscription, "lock": LockSubscription, "advisory": AdvisorySubscription}
+    subscription: SqlSubscription = forms[opening.queue.table.form](opening)
     await subscription.start()
     return subscription

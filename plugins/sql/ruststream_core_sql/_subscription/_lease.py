@@ -49,8 +49,8 @@ class LeaseSubscription(SqlSubscription):
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
         self._lease = opening.queue.lease
-        self._claims = Line(opening.database)
-        self._settlements = Line(opening.database)
+        self._claims = Line(opening.database, opening.queue.table.isolation)
+        self._settlements = Line(opening.database, opening.queue.table.isolation)
         self._turn = asyncio.Lock()
         self._gather: Gather[SqlDelivery] = Gather(self._flush, limit=GATHERED)
         self._keeper: Keeper[Claim] = Keeper(self._lease, self._renew)

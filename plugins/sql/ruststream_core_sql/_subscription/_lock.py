@@ -1,0 +1,50 @@
+"""The row lock: the transaction that locked the rows stays open until their handlers are done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ruststream_core.errors import SettleError
+from ruststream_core_sql._database import Line
+from ruststream_core_sql._subscription._base import Opening
+from ruststream_core_sql._subscription._delivery import SqlDelivery
+from ruststream_core_sql._subscription._held import HeldSubscription, Holder
+from ruststream_core_sql.errors import BatchRolledBack, brief
+
+__all__ = ["LockSubscription"]
+
+
+class LockSubscription(HeldSubscription):
+    """One transaction for each call of `receive`; its last delivery to finish settles all and commits."""
+
+    def __init__(self, opening: Opening) -> None:
+        fifo = opening.queue.table.fifo
+        super().__init__(opening, 1 if fifo else opening.demand.workers)
+        self._batch = 1 if fifo else opening.demand.batch
+
+    async def _claim(self, line: Line, limit: int, linger: float) -> Holder | None:
+        session = await line.get()
+        limit = min(limit, self._batch)
+        rows = await self._store.begin_lock(session, limit)
+        if linger > 0 and 0 < len(rows) < limit and not self.queue.table.count_crashes:
+            # The rows stay free while more are waited for.
+            await self._store.end_lock(session)
+            await asyncio.sleep(linger)
+            rows = await self._store.begin_lock(session, limit)
+        if not rows:
+            await self._store.end_lock(session)
+            return None
+        return self._hold(line, session, rows)
+
+    async def _persist(self, holder: Holder, held: Sequence[SqlDelivery]) -> None:
+        kinds = self.split(held)
+        if all(kind == "release" for kind, _ in kinds) and not self.queue.table.count_crashes:
+            await self._store.end_lock(holder.session)
+            return
+        await self._store.settle_commit(holder.session, kinds)
+
+    def _undone(self, error: Exception, count: int) -> SettleError:
+        if count > 1:
+            return BatchRolledBack(f"{self.where}: {brief(error)}; all {count} rows of the batch come again")
+        return SettleError(f"{self.where}: rolled back: {brief(error)}")
