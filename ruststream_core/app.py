@@ -303,6 +303,8 @@ class App(Router):
                     return 128 + taken.last
                 raise
             taken.starting = None
+            if taken.count:  # it came when the start could not be stopped any more
+                runtime.stop()
             try:
                 await runtime.wait()
             except BaseException as exc:
@@ -336,17 +338,14 @@ class _Signals:
         self.last = 0
 
     def __enter__(self) -> Self:
-        if self._enabled:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._former[number] = signal.getsignal(number)
-                loop.add_signal_handler(number, self._take, number)
+        # Not by `add_signal_handler`: what the service has given to its loop there would be gone afterwards.
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM) if self._enabled else ():
+            self._former[number] = signal.signal(number, lambda n, _: loop.call_soon_threadsafe(self._take, n))
         return self
 
     def __exit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
         for number, former in self._former.items():
-            loop.remove_signal_handler(number)
             signal.signal(number, former if former is not None else signal.SIG_DFL)
 
     def _take(self, number: int) -> None:

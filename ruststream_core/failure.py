@@ -95,9 +95,16 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
                     return policy.delay(attempt) if isinstance(policy, Backoff) else None
         return _DEFAULT_BACKOFF.delay(attempt)
 
-    def for_undecodable(self, error: BaseException) -> Outcome | None:
+    def for_undecodable(self, error: BaseException, attempt: int) -> Outcome | None:
         """What `on_decode_error` says; None means the dead letter where there is one, else Drop."""
-        return None if self.on_decode_error is None else _apply(self.on_decode_error, error)
+        policy = self.on_decode_error
+        if policy is None:
+            return None
+        if isinstance(policy, Backoff):
+            return Retry(after=policy.delay(attempt))
+        outcome = _apply(policy, error)
+        # At once where it names no wait: the backoff of `on_error` is not meant for what does not decode.
+        return Retry(after=0, reason=outcome.reason) if isinstance(outcome, Retry) and not outcome.after else outcome
 
     def describe(self) -> str:
         """One line for `check`."""
@@ -128,7 +135,10 @@ def _apply(policy: Policy, error: BaseException) -> Outcome:
     if isinstance(policy, type):
         chosen: Outcome = policy()
         return chosen
-    result: object = policy(error)  # type: ignore[arg-type]
+    try:
+        result: object = policy(error)  # type: ignore[arg-type]
+    except Outcome as raised:
+        return raised
     if isinstance(result, type) and issubclass(result, Outcome):
         return result()
     if not isinstance(result, Outcome):

@@ -75,6 +75,7 @@ class ThreadPool:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = 0
         self._idle = 0
+        """Threads without a job, less the jobs that wait for one: each job has its thread when it is queued."""
         self._lock = threading.Lock()
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -107,22 +108,19 @@ class ThreadPool:
                 log.debug("a thread ended after its loop")
 
         with self._lock:
-            if self._idle == 0 and self._threads < self._size:
+            if self._idle <= 0 and self._threads < self._size:
                 self._threads += 1
+                self._idle += 1
                 threading.Thread(target=self._work, name=f"ruststream-{self._threads}", daemon=True).start()
+            self._idle -= 1
         self._jobs.put(job)
         return future
 
     def _work(self) -> None:
-        while True:
+        while (job := self._jobs.get()) is not None:
+            job()
             with self._lock:
                 self._idle += 1
-            job = self._jobs.get()
-            with self._lock:
-                self._idle -= 1
-            if job is None:
-                return
-            job()
 
     def close(self) -> None:
         """Let every thread end after its present job."""
@@ -177,6 +175,7 @@ class Runtime:
         self._ended = asyncio.Event()
         self._hurry = asyncio.Event()
         self._open_tasks = 0
+        self._started = False
         self._pool = ThreadPool(sum(plan.demand.workers for plan in plans))
 
     # ------------------------------------------------------------------------------------------ start
@@ -203,18 +202,24 @@ class Runtime:
             await self._undo(exc)
             raise
         _running.add(self)
+        self._started = True
+        if self.error is not None:
+            self._stop_fetching()
+        self._look_for_the_end()
 
     async def _undo(self, error: BaseException) -> None:
-        try:
-            for route in self.routes.values():
-                route.crew.stop()
-                route.crew.cut()
-            await self._wait_for_crews(CLEANUP)
-            await self._close_routes()
-            await self.senders.aclose(GRACE)
-            await self._stack.aclose()
-        except Exception as undoing:
-            error.add_note(f"closing what had been opened failed as well: {undoing!r}")
+        async def closed_senders() -> None:
+            await self._bounded(self.senders.aclose(GRACE), "closing the senders")
+
+        for step in (self._stop_crews, self._settlements, self._close_routes, closed_senders, self._stack.aclose):
+            try:
+                await step()
+            except Exception as undoing:
+                error.add_note(f"closing what had been opened failed as well: {undoing!r}")
+
+    async def _stop_crews(self) -> None:
+        self._stop_fetching()
+        await self._cut()
 
     async def _connect(self, name: str, broker: Broker[Any]) -> None:
         try:
@@ -267,7 +272,12 @@ class Runtime:
         self._open_tasks -= 1
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
-        elif self._open_tasks == 0:
+        else:
+            self._look_for_the_end()
+
+    def _look_for_the_end(self) -> None:
+        # A source may end while later ones are still being opened: that is not yet the end of all.
+        if self._started and self.routes and self._open_tasks == 0:
             self._ended.set()
 
     def _on_state(self, route: str, state: State, cause: BaseException | None) -> None:
@@ -284,7 +294,13 @@ class Runtime:
                 log.error("a handler asked to stop: %s", error.reason or "FailFast")
             elif not isinstance(error, KeyboardInterrupt | SystemExit):
                 log.error("terminal: %s: %s", type(error).__name__, error, exc_info=error)
+        self._stop_fetching()  # at once: what was released would come back to the handler that gave up on it
         self._ended.set()
+
+    def _stop_fetching(self) -> None:
+        for route in self.routes.values():
+            route.crew.stop()
+            route.runner.stop()
 
     def stop(self) -> None:
         """Ask for the end: the first call lets a `wait` return, so that the drain begins."""
@@ -323,9 +339,7 @@ class Runtime:
         if self.report is not None:
             return self.report
         began = time.monotonic()
-        for route in self.routes.values():
-            route.crew.stop()
-            route.runner.stop()
+        self._stop_fetching()
         late = not await self._wait_for_crews(self._drain_seconds)
         if late:
             await self._cut()

@@ -114,14 +114,19 @@ def load_scheme(scheme: str) -> type[Broker[Any]]:
     scheme = scheme.lower()
     entry = _one_owner(scheme, _entries(scheme))
     module = _load(entry)
-    brokers: Mapping[str, type[Broker[Any]]] = _call(module, "ruststream_brokers", _owner(entry))
+    brokers: Mapping[str, Any] = _call(module, "ruststream_brokers", _owner(entry))
     found = brokers.get(scheme)
     if found is None:
         brings = ", ".join(sorted(brokers)) or "none"
         raise PluginError(f"{_owner(entry)} registers the scheme {scheme!r} and brings no broker for it: {brings}")
-    if not (isinstance(found, type) and issubclass(found, Broker)):
+    if not _is_broker_class(found):
         raise PluginError(f"{_owner(entry)}: what it brings for {scheme!r} is no Broker class: {found!r}")
-    return found
+    broker: type[Broker[Any]] = found
+    return broker
+
+
+def _is_broker_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Broker)
 
 
 def _one_owner(scheme: str, entries: list[EntryPoint]) -> EntryPoint:
@@ -166,7 +171,7 @@ def load_command(name: str) -> Callable[[list[str]], int]:
         commands: Mapping[str, Callable[[list[str]], int]] = _call(_load(entry), "ruststream_commands", _owner(entry))
         if name in commands:
             return commands[name]
-    known = _collect("ruststream_commands", "command")
+    known: dict[str, Callable[[list[str]], int]] = _collect("ruststream_commands", "command")
     if name not in known:
         remedy = f": {_remedy(name)}" if name in EXTRAS else ""
         raise ConfigError(f"there is no command {name!r}{remedy}")

@@ -111,6 +111,12 @@ class RouteOptions(Defaults, total=False):
 
 _ROUTE_KEYS = frozenset(RouteOptions.__annotations__) | frozenset(Defaults.__annotations__)
 _DEFAULT_KEYS = frozenset(Defaults.__annotations__)
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "name": (str, "text"),
+    "description": (str, "text"),
+    "retry_copies": (bool, "True or False"),
+    "out": (Mapping, "a mapping from slot to destination"),
+}
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -152,16 +158,29 @@ def _checked(options: Mapping[str, Any], allowed: frozenset[str], where: str) ->
             near = get_close_matches(key, allowed, 1)
             hint = f", did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(allowed))}"
             raise ConfigError(f"{where}: no option {key!r}{hint}")
-    if (workers := options.get("workers")) is not None:
-        number = isinstance(workers, int) and not isinstance(workers, bool) and workers > 0
-        if not (number or isinstance(workers, ByKey)):
-            raise ConfigError(f"{where}: workers={workers!r}, a number from 1 or by_key(n) is expected")
+    _checked_figures(options, where)
     if (batch := options.get("batch")) is not None and not isinstance(batch, Batch):
         raise ConfigError(f"{where}: batch={batch!r}, Batch(size) is expected")
-    if (prefetch := options.get("prefetch")) is not None and prefetch < 1:
-        raise ConfigError(f"{where}: prefetch={prefetch}, a number from 1 is expected")
+    for key, (kind, wanted) in _KINDS.items():
+        if key in options and not isinstance(options[key], kind):
+            raise ConfigError(f"{where}: {key}={options[key]!r}, {wanted} is expected")
+    if (on_lost := options.get("on_lost", "cancel")) not in ("cancel", "flag"):
+        raise ConfigError(f"{where}: on_lost={on_lost!r}, 'cancel' or 'flag' is expected")
     if (errors := options.get("on_error")) is not None:
         _checked_errors(errors, where)
+
+
+def _checked_figures(options: Mapping[str, Any], where: str) -> None:
+    workers = options.get("workers", 1)
+    if not (_is_count(workers) or isinstance(workers, ByKey)):
+        raise ConfigError(f"{where}: workers={workers!r}, a number from 1 or by_key(n) is expected")
+    for key in ("prefetch", "max_attempts"):
+        if key in options and not _is_count(options[key]):
+            raise ConfigError(f"{where}: {key}={options[key]!r}, a number from 1 is expected")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _checked_errors(errors: object, where: str) -> None:
@@ -245,8 +264,11 @@ class Router:
         """
         router = cls()
         for name in dir(type(handlers)):
-            if getattr(getattr(type(handlers), name, None), _ROUTES, None):
-                router.include(getattr(handlers, name))
+            # The attribute as it was written: a static or class method keeps its mark to itself.
+            raw = next((vars(owner)[name] for owner in type(handlers).__mro__ if name in vars(owner)), None)
+            inner = getattr(raw, "__func__", None)
+            marked: list[Declared] = getattr(raw, _ROUTES, None) or getattr(inner, _ROUTES, [])
+            router._items += [(getattr(handlers, name), declared, None, "", {}) for declared in marked]
         if not router._items:
             raise ConfigError(f"{type(handlers).__name__} has no method marked with @subscriber(...)")
         return router

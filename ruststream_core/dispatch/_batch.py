@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ruststream_core.dispatch._run import Runner
 from ruststream_core.middleware import BatchHandle, compose_batch
-from ruststream_core.params import Bound, Undecodable
+from ruststream_core.params import Bound
 from ruststream_core.settlement import Outcome, Retry, strongest
 from ruststream_core.wire import Delivery
 from ruststream_core.workers import uncancel
@@ -22,9 +22,10 @@ log = logging.getLogger("ruststream")
 class BatchRunner(Runner):
     """A route whose handler takes lists."""
 
-    def attach_batch(self, bound: Bound) -> None:
+    def attach_batch(self, bound: Bound, decode: Callable[[Delivery], Any]) -> None:
         """What `run` calls."""
         self.bound = bound
+        self._decode = decode
         self._values: dict[int, Any] = {}
         self._batch_again: dict[int, float] = {}
         values = self._values
@@ -47,8 +48,8 @@ class BatchRunner(Runner):
         good, waiting = [], []
         for delivery in deliveries:
             try:
-                self._values[id(delivery)] = self.bound.decode(delivery)
-            except Undecodable as error:
+                self._values[id(delivery)] = self._decode(delivery)
+            except BaseException as error:  # a type that raises while it is built fails alone as well
                 waiting.append(self.judge(worker, delivery, error))
             else:
                 good.append(delivery)

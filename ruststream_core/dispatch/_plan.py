@@ -152,7 +152,7 @@ def _plan(name: str, mount: Mount, brokers: Mapping[str, Broker[Any]], extra_cod
     _check_placeholders(spec, template, where)
     codec = resolve_codec(options.get("codec", "json"), extra_codecs)
     with_headers = isinstance(codec, HeaderCodec) and needs_headers(codec, spec.payload_type)
-    dead_letter = _destination(options.get("dead_letter"), broker_name, brokers, f"{where}: dead_letter")
+    dead_letter = _dead_letter(options.get("dead_letter"), broker_name, template, brokers, where)
     demand, key_of, key_field = _demand(mount, spec, features, template, where)
     return RoutePlan(
         name=name,
@@ -262,8 +262,22 @@ def _demand(
     return demand, key_of, key_field
 
 
-def _destination(to: Any, broker: str, brokers: Mapping[str, Broker[Any]], where: str) -> Target | None:
-    return None if to is None else resolve_target(to, broker, brokers, where)
+def _dead_letter(
+    to: Destination | None, broker: str, source: Template, brokers: Mapping[str, Broker[Any]], where: str
+) -> Target | None:
+    if to is None:
+        return None
+    target = resolve_target(to, broker, brokers, f"{where}: dead_letter")
+    if target.template.fields:
+        raise ConfigError(
+            f"{where}: dead_letter={target.name!r}: a payload that does not decode fills no placeholder; "
+            "give a name without one"
+        )
+    if target.broker == broker and source.match(target.name) is not None:
+        raise ConfigError(
+            f"{where}: dead_letter={target.name!r} leads back into the source {source.text!r}; give another name"
+        )
+    return target
 
 
 def _reply(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
-from ruststream_core.abc import Connection, PublishOptions, RequestReply, Sender, SendTransactions
+from ruststream_core.abc import Connection, PublishOptions, RequestReply, Sender, SendTransactions, Unit
 from ruststream_core.codecs import Codec, bind_decoder, content_type_of, describe_decode_error, encode_value
 from ruststream_core.errors import Closed, ConfigError, DecodeError, EncodeError, PublishError, Unsupported
 from ruststream_core.middleware import Middleware, Send, compose_publish
@@ -67,6 +68,8 @@ def resolve_target(to: Destination, default_broker: str, known: Iterable[str], w
     """
     options = headers_type = None
     broker = default_broker
+    if to == "":
+        raise ConfigError(f"{where}: a destination needs a name")
     if isinstance(to, To):
         name, options = to.name, to.options
         broker = to.broker or default_broker
@@ -114,15 +117,31 @@ class Senders:
         if (broker, id(options)) in self._open:
             return
         sender = await self.connections[broker].sender(options)
-        self._open[broker, id(options)] = (sender, self._composed(broker, sender), options)
+        watch = self._on_publish
+        seen = None if watch is None else partial(watch, broker)
+        self._open[broker, id(options)] = (sender, self._composed(broker, sender.send, seen), options)
 
-    def _composed(self, broker: str, sender: Sender) -> Transmit:
-        transmit: Transmit = sender.send
-        if (watch := self._on_publish) is not None:
+    def joined(self, broker: str, unit: Unit) -> tuple[Transmit, Callable[[], None]]:
+        """The way out through a transaction, middleware included, and what to call when it has been committed."""
+        if self.plain:
+            return unit.send, _nothing
+        left: list[Outgoing] = []
+        watch = self._on_publish
+
+        def committed() -> None:
+            if watch is not None:
+                for out in left:
+                    watch(broker, out)
+
+        return self._composed(broker, unit.send, left.append), committed
+
+    def _composed(self, broker: str, send: Transmit, watch: Callable[[Outgoing], None] | None) -> Transmit:
+        transmit = send
+        if watch is not None:
 
             def observed(out: Outgoing) -> asyncio.Future[None] | None:
-                pending = sender.send(out)
-                watch(broker, out)
+                pending = send(out)
+                watch(out)
                 return pending
 
             transmit = observed
@@ -192,6 +211,10 @@ class Senders:
         return [error for error in closed if error is not None]
 
 
+def _nothing() -> None:
+    """What a commit has to tell where nobody asks."""
+
+
 def build(
     codec: Codec, target: Target, value: object, headers: HeadersLike | None, key: str | bytes | None, options: Any
 ) -> Outgoing:
@@ -241,7 +264,7 @@ class Outlet(Publisher):
                 return self._target
             to = type(value.value if isinstance(value, Reply) else value)
             if message_info(to) is None:
-                raise PublishError(f"no destination: give to=, or decorate {to.__name__} with @message(...)")
+                raise ConfigError(f"no destination: give to=, or decorate {to.__name__} with @message(...)")
         try:
             return self._known[to]
         except KeyError:
@@ -368,11 +391,13 @@ class Outlet(Publisher):
             raise Unsupported(f"broker {self._broker!r} has no transactions")
         unit = await sender.begin()
         try:
-            yield UnitOutlet(self._senders, self._broker, self._codec, unit.send)
+            transmit, committed = self._senders.joined(self._broker, unit)
+            yield UnitOutlet(self._senders, self._broker, self._codec, transmit)
         except BaseException:
             await unit.rollback()
             raise
         await unit.commit(())
+        committed()
 
 
 class UnitOutlet(Outlet):

@@ -134,7 +134,8 @@ class Route:
             await subscription.aclose(0)
             raise PluginError(f"route {plan.name!r}: {plan.transport} declares transactions and has none")
         if isinstance(self.runner, BatchRunner):
-            self.runner.attach_batch(self.bound)
+            keyed = self.plan.key_of is not None
+            self.runner.attach_batch(self.bound, self._decode_once if keyed else self.bound.decode)
             self.crew.start(subscription, self.runner, None, self.runner.run)
             return
         call = compose(plan.mount.middleware, self._observed(self._call()), plan.name)
@@ -179,6 +180,13 @@ class Route:
 
         return call
 
+    def _decode_once(self, delivery: Delivery) -> Any:
+        """What the pump has decoded already."""
+        value = self._stored.pop(id(delivery), _MISSING)
+        if isinstance(value, _KeyFailed):
+            raise value.error
+        return self.bound.decode(delivery) if value is _MISSING else value
+
     def _lane_by_payload(self, delivery: Delivery) -> Hashable | None:
         """Decode once, in the pump; the value waits for its handler. What does not decode is judged in its lane."""
         stored = self._stored
@@ -187,12 +195,15 @@ class Route:
             value = self.bound.decode(delivery)
         except Undecodable:
             return None
+        except BaseException as exc:
+            stored[id(delivery)] = _KeyFailed(exc)
+            return None
         key_of = self.plan.key_of
         assert key_of is not None
         try:
             key = key_of(value)
             hash(key)
-        except Exception as exc:
+        except BaseException as exc:  # an outcome raised here is none of the pump's business either
             stored[id(delivery)] = _KeyFailed(exc)
             return None
         stored[id(delivery)] = value
@@ -200,25 +211,30 @@ class Route:
 
     def _transactional(self, subscription: Any, call: Handle) -> Handle:
         """The handler inside the delivery's own transaction: its ack commits, everything else rolls back first."""
-        runner, units, plan = self.runner, self._units, self.plan
+        runner, units, plan, senders = self.runner, self._units, self.plan, self._around.senders
 
         async def invoke(delivery: Delivery) -> object:
             unit: Unit = await subscription.begin((delivery,))
             units[id(delivery)] = unit
+            ended = False
             try:
                 result = await call(delivery)
                 value = result.value if isinstance(result, Later) else result
                 if _is_ack(value) or not _is_outcome(value):
+                    transmit, committed = senders.joined(plan.broker, unit)
                     if not _is_outcome(value) and value is not None:
-                        pending = runner.send_reply(delivery, value, unit.send)
+                        pending = runner.send_reply(delivery, value, transmit)
                         if pending is not None:
                             await pending
+                    ended = True
                     await _commit(unit, delivery, plan.name)
+                    committed()
                     return Committed(result if isinstance(result, Later) else None)
             except SettleError:
                 return None  # the delivery is lost, and the crew has been told
             except BaseException:
-                await _rollback(unit)
+                if not ended:
+                    await _rollback(unit)
                 raise
             finally:
                 del units[id(delivery)]
@@ -273,11 +289,11 @@ class Route:
 
 
 class _KeyFailed:
-    """The key function of `by_key` raised: a failure of the handler."""
+    """The key function of `by_key` raised: it counts as if the handler had."""
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     async def reraise(self) -> object:

@@ -241,14 +241,14 @@ class Runner:
             _kind(error),
             exc_info=error,
         )
-        if isinstance(outcome, Drop) and self._policy.retry == "none":
+        if not named and self._policy.retry == "none":
             return self._give_up(worker, delivery, error, self.attempt(delivery))
         return self._outcome(worker, delivery, outcome, error)
 
     def _undecodable(self, worker: int, delivery: Delivery, cause: BaseException) -> Awaitable[None] | None:
         self.books.undecodable += 1
         try:
-            outcome = self._policy.for_undecodable(cause)
+            outcome = self._policy.for_undecodable(cause, self.attempt(delivery))
         except Exception:
             log.exception("route %s: the on_decode_error function failed", self.plan.name)
             outcome = None
@@ -339,6 +339,7 @@ class Runner:
                     self._release(delivery)
                     return
                 self._again[worker] = -1.0
+                self._noted.pop(id(delivery), None)  # what the former run wanted to do after its ack is void
                 self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
                 self.books.reruns += 1
                 crew.current[worker] = delivery
@@ -359,6 +360,9 @@ class Runner:
             self._held.pop(id(delivery), None)
 
     async def _pause(self, seconds: float) -> bool:
+        if seconds <= 0:
+            await asyncio.sleep(0)  # a handler that never suspends must not starve the loop by its retries
+            return not self.crew.stopping
         return await self.crew.pause(lambda wake: self._clock.call_later(seconds, wake))
 
     def _copy(self, delivery: Delivery, after: float, attempt: int) -> None:
@@ -517,7 +521,7 @@ class Runner:
             if waiting is not None:
                 await waiting
         finally:
-            noted = self._noted.pop(id(delivery))
+            noted = self._noted.pop(id(delivery), None)
         if noted is None or noted[0] not in ("acked", "skipped"):
             return
         if noted[1] is not None:
@@ -531,8 +535,12 @@ class Runner:
             for callback in later.callbacks:
                 try:
                     await callback()
-                except Exception:
+                except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                        raise
                     log.exception("route %s: after_ack failed", self.plan.name)
+                    if isinstance(error, KeyboardInterrupt | SystemExit):
+                        self._fail_fast(error)
         finally:
             self._calling_back -= 1
 

@@ -228,7 +228,7 @@ class MemorySender(Sender):
             raise Closed("the memory sender is closed")
         return MemoryUnit(self._store)
 
-    async def aclose(self, grace: float) -> None:  # noqa: ARG002  there is nothing to wait for
+    async def aclose(self, grace: float) -> None:
         """See `Sender.aclose`."""
         self._closed = True
 

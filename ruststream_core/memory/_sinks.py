@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ruststream_core.errors import ConfigError
 from ruststream_core.kit import Mark, Watermark
@@ -18,7 +18,7 @@ from ruststream_core.wire import Outgoing, Template
 if TYPE_CHECKING:
     from ruststream_core.memory._subscription import MemorySubscription
 
-__all__ = ["Feed", "Group", "Log", "Queue"]
+__all__ = ["Feed", "Group", "Log", "Queue", "Sink"]
 
 Later = Callable[[float, Callable[[], object]], object]
 
@@ -149,7 +149,7 @@ class Queue(Feed):
         return [take() for _ in range(room)]
 
     def _take_returned(self, room: int) -> list[MemoryDelivery]:
-        chunk = []
+        chunk: list[MemoryDelivery] = []
         while self._returned and len(chunk) < room:
             chunk.append(heapq.heappop(self._returned)[2])
         while self.ready and len(chunk) < room:
@@ -255,12 +255,18 @@ class Log:
         """The group of that name, made where it is missing; a new one of its own for None."""
         if name is not None and name in self.groups:
             return self.groups[name]
-        position = {"earliest": self.first, "latest": self.end}.get(start, start)  # type: ignore[call-overload]
-        group = Group(self, min(max(position, self.first), self.end))
+        position = self.position_of(start)
+        group = Group(self, self.end if position is None else min(max(position, self.first), self.end))
         self.readers.append(group)
         if name is not None:
             self.groups[name] = group
         return group
+
+    def position_of(self, wanted: object) -> int | None:
+        """What `start=` or `seek` means as a position; None for what means nothing."""
+        if isinstance(wanted, int) and not isinstance(wanted, bool):
+            return wanted
+        return self.first if wanted == "earliest" else self.end if wanted == "latest" else None
 
     def forget(self, group: Group) -> None:
         """A reader without a name has gone."""
@@ -296,8 +302,7 @@ class Group(Feed):
             _, _, mark = heapq.heappop(self._returned)
             chunk.append(self._delivery(mark))
         last = min(self._next + room - len(chunk), self.log.end)
-        for position in range(self._next, last):
-            chunk.append(self._delivery(self._done.open(position)))
+        chunk.extend(self._delivery(self._done.open(position)) for position in range(self._next, last))
         self._next = max(self._next, last)
         return chunk
 
@@ -308,17 +313,16 @@ class Group(Feed):
 
     def end(self, delivery: MemoryDelivery, verdict: Verdict) -> None:
         """See `Feed.end`."""
-        assert isinstance(delivery, LogDelivery)
         if isinstance(verdict, Ack | Drop):
-            self._done.close(delivery.mark)
+            self._done.close(_mark(delivery))
         else:
             self.bring_back(delivery, counted=False)
 
-    def bring_back(self, delivery: MemoryDelivery, *, counted: bool) -> None:  # noqa: ARG002  a log counts nothing
+    def bring_back(self, delivery: MemoryDelivery, *, counted: bool) -> None:
         """See `Feed.bring_back`."""
-        assert isinstance(delivery, LogDelivery)
-        if not delivery.mark.done:
-            heapq.heappush(self._returned, (delivery.order, next(self._ties), delivery.mark))
+        mark = _mark(delivery)
+        if not mark.done:
+            heapq.heappush(self._returned, (delivery.order, next(self._ties), mark))
             if self.waiting:
                 self.wake()
 
@@ -330,10 +334,16 @@ class Group(Feed):
         self.wake()
 
 
+def _mark(delivery: MemoryDelivery) -> Mark:
+    return cast("LogDelivery", delivery).mark
+
+
 class Sink(Protocol):
     """What a name leads to."""
 
-    template: Template
+    @property
+    def template(self) -> Template:
+        """Which names it takes."""
 
     @property
     def full(self) -> bool:

@@ -146,9 +146,8 @@ class Store:
         if name.startswith(REPLIES):
             return (_Answer(name, self.replies.get(name)),)
         _check_destination(name)
-        sinks: list[Sink] = [
-            sink for sink in (*self._queues.values(), *self._logs.values()) if sink.template.match(name) is not None
-        ]
+        bound: list[Sink] = [*self._queues.values(), *self._logs.values()]
+        sinks: list[Sink] = [sink for sink in bound if sink.template.match(name) is not None]
         if not sinks:
             if name not in self._unread:
                 self._unread[name] = self._queue(Template(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ruststream_core.abc import Demand, State, Subscription, SubscriptionStatistics, Unit, Watch
 from ruststream_core.errors import ConfigError, ConnectError, Revoked, SettleError, Superseded
@@ -137,7 +137,7 @@ class MemorySubscription(Subscription):
         self._tell("ended", None)
         self.wake()
 
-    async def aclose(self, grace: float) -> None:  # noqa: ARG002  there is nothing to wait for
+    async def aclose(self, grace: float) -> None:
         """See `Subscription.aclose`. What is in hand is lost and comes again, counted."""
         self.stop()
         if not self._open:
@@ -251,7 +251,7 @@ class MemorySubscription(Subscription):
 
 
 class _Transactional(MemorySubscription):
-    async def begin(self, deliveries: Sequence[Delivery]) -> Unit:  # noqa: ARG002  nothing is locked
+    async def begin(self, deliveries: Sequence[Delivery]) -> Unit:
         """See `Transactions.begin`."""
         return MemoryUnit(self._store)
 
@@ -267,8 +267,7 @@ class LogSubscription(MemorySubscription):
 
     def position(self, delivery: Delivery) -> int:
         """See `Positioned.position`: the number of the message in its log, from 0."""
-        assert isinstance(delivery, MemoryDelivery)
-        return delivery.order
+        return cast("MemoryDelivery", delivery).order
 
     async def seek(self, position: Any) -> None:
         """Go on from a position, `"earliest"` or `"latest"`; with a group, for all its members.
@@ -279,8 +278,8 @@ class LogSubscription(MemorySubscription):
             ConfigError: no such position.
         """
         log = self._feed.log
-        target = {"earliest": log.first, "latest": log.end}.get(position, position) if _hashable(position) else None
-        if isinstance(target, bool) or not isinstance(target, int) or not 0 <= target <= log.end:
+        target = log.position_of(position)
+        if target is None or not 0 <= target <= log.end:
             raise ConfigError(
                 f"{self.source.name!r}: cannot seek to {position!r}; 'earliest', 'latest' or 0 to {log.end} is accepted"
             )
@@ -312,6 +311,3 @@ def _window(source: MemorySource, demand: Demand) -> int:
         )
     return asked
 
-
-def _hashable(value: object) -> bool:
-    return isinstance(value, str | int)

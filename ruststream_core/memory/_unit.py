@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ruststream_core.abc import Unit
 from ruststream_core.errors import Closed, PublishError, Revoked, SettleError
@@ -68,9 +68,9 @@ class MemoryUnit(Unit):
         self, verdicts: Sequence[tuple[Delivery, Verdict]], why: str, cause: PublishError | None = None
     ) -> None:
         for delivery, _ in verdicts:
-            assert isinstance(delivery, MemoryDelivery)
-            if delivery.home is not None:
-                delivery.home.lose(delivery, Revoked(f"the transaction was rolled back: {why}"))
+            home = cast("MemoryDelivery", delivery).home
+            if home is not None:
+                home.lose(cast("MemoryDelivery", delivery), Revoked(f"the transaction was rolled back: {why}"))
         raise SettleError(f"the transaction was rolled back: {why}") from cause
 
     async def rollback(self) -> None:

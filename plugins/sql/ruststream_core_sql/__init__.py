@@ -2,6 +2,8 @@
 
 from ruststream_core_sql._broker import SqlBroker
 from ruststream_core_sql.config import InboxQueue, SqlPublish
+from ruststream_core_sql.errors import BatchRolledBack
+from ruststream_core_sql.repository import Repository
 from ruststream_core_sql.roles import Role, inbox, outbox
 
-__all__ = ["InboxQueue", "Role", "SqlBroker", "SqlPublish", "inbox", "outbox"]
+__all__ = ["BatchRolledBack", "InboxQueue", "Repository", "Role", "SqlBroker", "SqlPublish", "inbox", "outbox"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from ruststream_core.abc import (
@@ -17,14 +17,16 @@ from ruststream_core.abc import (
     Source,
     Watch,
 )
-from ruststream_core.errors import ConfigError, ConnectError
+from ruststream_core.errors import Closed, ConfigError, ConnectError
 from ruststream_core.kit import LoopClock
+from ruststream_core_sql._check import check_store
 from ruststream_core_sql._database import Database, Opener
 from ruststream_core_sql._dialects._base import Queue, Store
+from ruststream_core_sql._listen import Listener
 from ruststream_core_sql._openers import dialect_of_url, opener_of, server_info
 from ruststream_core_sql._publisher import SqlSender
 from ruststream_core_sql._records import Inserter, Recorder, utc_now
-from ruststream_core_sql._subscription import Opening, open_subscription
+from ruststream_core_sql._subscription import Opening, SqlSubscription, open_subscription
 from ruststream_core_sql._wake import Hub
 from ruststream_core_sql._table import Table
 from ruststream_core_sql.config import WINDOW, InboxQueue, Routes
@@ -68,6 +70,7 @@ class SqlBroker(Broker[InboxQueue]):
         self.pool_size = pool_size
         self.deadline = deadline
         self.listen = listen
+        self._running: list[SqlConnection] = []
         if listen and self.dialect.name != "postgresql":
             raise ConfigError(f"listen=True: {self.dialect.name} has no LISTEN; leave it out, polling works everywhere")
 
@@ -110,7 +113,7 @@ class SqlBroker(Broker[InboxQueue]):
     def stand_in(self, clock: Clock) -> Broker[InboxQueue]:
         from ruststream_core_sql._stand_in import StandIn  # noqa: PLC0415  only tests need it
 
-        return StandIn(self.routes, clock)
+        return StandIn(self, clock)
 
     async def connect(self) -> SqlConnection:
         opener = opener_of(self._target, self.deadline)
@@ -123,7 +126,23 @@ class SqlBroker(Broker[InboxQueue]):
         except BaseException:
             await database.aclose()
             raise
-        return SqlConnection(database, self.routes, clock, listen=self.listen)
+        return self._runs(SqlConnection(database, self.routes, clock, listen=self.listen))
+
+    def _runs(self, connection: SqlConnection) -> SqlConnection:
+        """The newest connection is what repositories use."""
+        self._running.append(connection)
+        connection.on_close = lambda: connection in self._running and self._running.remove(connection)
+        return connection
+
+    def running(self) -> SqlConnection:
+        """The connection of the app that runs.
+
+        Raises:
+            Closed: none does.
+        """
+        if not self._running:
+            raise Closed(f"{self!r} is not connected: start the app first, or pass connection=")
+        return self._running[-1]
 
 
 class SqlConnection(Connection[InboxQueue]):
@@ -134,11 +153,12 @@ class SqlConnection(Connection[InboxQueue]):
         self.hub = Hub()
         self._routes = routes
         self._clock = clock
-        self._listen = listen
         self._stores: dict[type, Store] = {}
         self._open: set[tuple[str, str | None]] = set()
         self._senders: list[SqlSender] = []
-        self._recorder = Recorder(routes, database.dialect.to_column, utc_now)
+        self.recorder = Recorder(routes, database.dialect.to_column, utc_now)
+        self._listener = Listener(database, self.hub) if listen else None
+        self.on_close: Callable[[], object] | None = None
         self.inserter = Inserter(database, self._store_of, self.hub, notify=listen)
 
     def _store_of(self, table: Table) -> Store:
@@ -162,6 +182,7 @@ class SqlConnection(Connection[InboxQueue]):
         try:
             async with self.database.session() as session:
                 await store.inspect(session)
+                await check_store(store, session)
         except (ConfigError, ConnectError):
             raise
         except Exception as exc:
@@ -169,13 +190,18 @@ class SqlConnection(Connection[InboxQueue]):
                 raise ConnectError(f"{self.database.opener.where}: {brief(exc)}") from exc
             raise ConfigError(f"table {store.queue.table.full_name!r}: {brief(exc)}") from exc
 
-    async def subscribe(self, source: InboxQueue, demand: Demand, watch: Watch) -> Any:
-        queue = source.as_queue()
+    def _queue(self, source: InboxQueue) -> Queue:
+        return source.as_queue()
+
+    async def subscribe(self, source: InboxQueue, demand: Demand, watch: Watch) -> SqlSubscription:
+        queue = self._queue(source)
         place = (queue.table.full_name, queue.name)
         if place in self._open:
             raise ConfigError(f"{source!r} is subscribed already: one subscription per queue and process")
         store = self.database.dialect.store(queue)
         await self._inspect(store)
+        if self._listener is not None:
+            await self._listener.listen(queue.table)
         opening = Opening(
             database=self.database,
             store=store,
@@ -189,7 +215,7 @@ class SqlConnection(Connection[InboxQueue]):
             window=self._window(source, demand),
             max_attempts=source.max_attempts,
             inserter=self.inserter,
-            recorder=self._recorder,
+            recorder=self.recorder,
         )
         subscription = await open_subscription(opening)
         self._open.add(place)
@@ -207,7 +233,7 @@ class SqlConnection(Connection[InboxQueue]):
         return wanted or max(WINDOW, 2 * taken)
 
     async def sender(self, options: PublishOptions | None = None) -> SqlSender:
-        sender = SqlSender(self._recorder, self.inserter, options)
+        sender = SqlSender(self.recorder, self.inserter, options)
         for table in self._routes.tables():
             await self.store(table)
         self._senders.append(sender)
@@ -226,4 +252,9 @@ class SqlConnection(Connection[InboxQueue]):
         senders, self._senders = self._senders, []
         if senders:
             await asyncio.wait([asyncio.ensure_future(sender.aclose(grace)) for sender in senders])
+        if self._listener is not None:
+            await self._listener.aclose()
+            self._listener = None
         await self.database.aclose()
+        if self.on_close is not None:
+            self.on_close()

@@ -4,49 +4,56 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Final
+from typing import Final, Protocol
 
-__all__ = ["CRC_START", "crc16", "crc16_by_table"]
+__all__ = ["CRC_START", "GOOD_TAIL", "crc16", "crc16_by_table"]
+
+
+class _Crc16(Protocol):
+    def __call__(self, data: bytes, initial: int = ..., /) -> int: ...
+
 
 CRC_START: Final = 0xFFFF
+"""The register before the first byte."""
+GOOD_TAIL: Final = 0xD3F6
+"""The register after a payload, its own checksum and a 0x0D, whatever the payload: one computation checks the
+checksum and the end mark. (The register is 0 after a message and its checksum.)"""
+
 POLYNOMIAL: Final = 0xC867
 
 
-@functools.cache
-def _table() -> list[int]:
-    """The register after two bytes, by the register xor these two bytes. Built on first use, in some 20 ms."""
-    by_byte = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ POLYNOMIAL if crc & 0x8000 else crc << 1
-        by_byte.append(crc & 0xFFFF)
-    low_byte = [(by_byte[byte >> 8] ^ (byte << 8)) & 0xFFFF for byte in range(0, 0x10000, 256)]
-    return [by_byte[low_byte[pair >> 8] >> 8 ^ pair & 0xFF] ^ (low_byte[pair >> 8] << 8) & 0xFFFF for pair in range(0x10000)]
-
-
-def crc16_by_table(data: bytes | bytearray | memoryview, initial: int = CRC_START) -> int:
-    """The checksum in pure Python, a hundred times slower than compiled code; two bytes a step."""
-    table = _table()
-    crc = initial
-    for pair in struct.unpack_from(f">{len(data) // 2}H", data):
-        crc = table[crc ^ pair]
-    if len(data) % 2:
-        # One byte alone: feed it behind a byte that leaves the register as it is afterwards, shifted.
-        crc = _one_byte(crc, data[-1])
-    return crc
-
-
-def _one_byte(crc: int, byte: int) -> int:
-    crc ^= byte << 8
+def _after_byte(register: int) -> int:
     for _ in range(8):
-        crc = (crc << 1) ^ POLYNOMIAL if crc & 0x8000 else crc << 1
-    return crc & 0xFFFF
+        register = (register << 1) ^ POLYNOMIAL if register & 0x8000 else register << 1
+    return register & 0xFFFF
 
 
+@functools.cache
+def _tables() -> tuple[list[int], list[int]]:
+    """What a register becomes after one byte, by its high byte; and after two, by the whole of it."""
+    one = [_after_byte(high << 8) for high in range(256)]
+    two = []
+    for register in range(0x10000):
+        after = one[register >> 8] ^ ((register & 0xFF) << 8)
+        two.append(one[after >> 8] ^ ((after & 0xFF) << 8))
+    return one, two
+
+
+def crc16_by_table(data: bytes, initial: int = CRC_START) -> int:
+    """The checksum in pure Python, two bytes a step: a hundred times slower than compiled code."""
+    one, two = _tables()
+    register = initial
+    for pair in struct.unpack_from(f">{len(data) // 2}H", data):
+        register = two[register ^ pair]
+    if len(data) % 2:
+        register = one[(register >> 8) ^ data[-1]] ^ ((register & 0xFF) << 8)
+    return register
+
+
+crc16: _Crc16
 try:
     from fastcrc.crc16 import cdma2000 as _compiled
-except ImportError:  # no wheel for this interpreter: the file stays readable
+except ImportError:  # no wheel for this interpreter: slow is better than unreadable
     crc16 = crc16_by_table
 else:
     crc16 = _compiled

@@ -141,6 +141,14 @@ class Store(ABC):
 
     queue: Queue
     layout: Layout
+    shows_next = True
+    """Whether a lease's claim shows the row as the claim left it, with the number of the next attempt."""
+
+    @property
+    def counted(self) -> int:
+        """What to take off the attempt that a claimed row shows."""
+        table = self.queue.table
+        return int(table.count_crashes or (table.form == "lease" and self.shows_next))
 
     @abstractmethod
     async def inspect(self, session: Session) -> None:
@@ -175,8 +183,10 @@ class Store(ABC):
         """Row lock form: roll back, and let the rows go."""
         await session.rollback()
 
-    async def settle_commit(self, session: Session, kinds: Sequence[tuple[Kind, Sequence[Item]]]) -> None:
-        """Row lock form: settle and commit."""
+    async def settle_commit(
+        self, session: Session, kinds: Sequence[tuple[Kind, Sequence[Item]]], *, again: bool
+    ) -> None:
+        """Row lock form: settle and commit. `again`: the next transaction follows at once and may be begun here."""
         for kind, items in kinds:
             await self.settle(session, kind, items)
         await session.commit()

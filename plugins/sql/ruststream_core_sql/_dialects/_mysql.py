@@ -92,6 +92,8 @@ def lock_name(key: str) -> str:
 class MySqlStore(Store):
     """See `Store`."""
 
+    shows_next = False  # the rows are read first and held second
+
     def __init__(self, dialect: MySqlDialect, queue: Queue) -> None:
         self.queue = queue
         self.layout = layout_of(queue.table)
@@ -208,7 +210,9 @@ class MySqlStore(Store):
         await session.rollback()
         await self._release_guard(session)
 
-    async def settle_commit(self, session: Any, kinds: Sequence[tuple[Kind, Sequence[Item]]]) -> None:
+    async def settle_commit(
+        self, session: Any, kinds: Sequence[tuple[Kind, Sequence[Item]]], *, again: bool
+    ) -> None:
         last_kind, last = kinds[-1]
         for kind, items in kinds[:-1]:
             await self.settle(session, kind, items)

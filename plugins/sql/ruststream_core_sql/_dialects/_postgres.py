@@ -145,6 +145,22 @@ class PostgresStore(Store):
             return ()
         return await session.fetch(self._sql["relock"], ([row[0] for row in rows], *self._group)) if rows else ()
 
+    async def begin_lock(self, session: Session, limit: int) -> Sequence[Any]:
+        if not session.in_transaction:
+            await session.begin()
+        return await self.lock(session, limit)
+
+    async def settle_commit(
+        self, session: Session, kinds: Sequence[tuple[Kind, Sequence[Item]]], *, again: bool
+    ) -> None:
+        for kind, items in kinds:
+            if kind == "finish" and len(items) == 1:
+                await session.execute(self._sql["finish_one"], (items[0].id,))
+            else:
+                await self.settle(session, kind, items)
+        # One round trip less for the next row.
+        await session.execute("COMMIT; BEGIN" if again else "COMMIT")
+
     async def candidates(self, session: Session, limit: int) -> Sequence[Any]:
         return await session.fetch(self._sql["candidates"], (limit, *self._group))
 
@@ -358,6 +374,10 @@ class _Builder:
             sql["finish"] = self._over_ids(update, ", ".join([f"{n.processed_at} = {n.now}", *n.freed()]), leased=leased)
         else:
             sql["finish"] = self._delete(leased, f"j.{n.id}")
+        if n.processed_at:
+            sql["finish_one"] = f"UPDATE {n.table} SET {n.processed_at} = {n.now} WHERE {n.id} = $1"  # noqa: S608
+        else:
+            sql["finish_one"] = f"DELETE FROM {n.table} WHERE {n.id} = $1"  # noqa: S608
         counted = [] if leased or not n.attempt else [f"{n.attempt} = j.{n.attempt} + 1"]
         if sets := [*counted, *n.freed()]:
             sql["retry"] = self._over_ids(update, ", ".join(sets), leased=leased)

@@ -7,7 +7,7 @@ from ruststream_core_sql._subscription._base import Opening, SqlSubscription
 from ruststream_core_sql._subscription._lease import LeaseSubscription
 from ruststream_core_sql._subscription._lock import LockSubscription
 
-__all__ = ["Opening", "open_subscription"]
+__all__ = ["Opening", "SqlSubscription", "open_subscription"]
 
 
 async def open_subscription(opening: Opening) -> SqlSubscription:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ruststream_core.abc import Unit
 from ruststream_core.errors import SettleError
 from ruststream_core_sql._database import Line
 from ruststream_core_sql._dialects._base import Session
@@ -97,6 +98,8 @@ class AdvisorySubscription(HeldSubscription):
         for kind, some in self.split(held):
             if kind != "release":
                 await self._store.settle(session, kind, some)
+        if holder.session.in_transaction:  # a transactional handler's: visible before the lock is given back
+            await session.commit()
         if held and not await self._store.unlock(session, key):
             session.abort()
 
@@ -107,3 +110,10 @@ class AdvisorySubscription(HeldSubscription):
     def _undone(self, error: Exception, count: int) -> SettleError:
         return SettleError(f"{self.where}: not settled, the row comes again: {brief(error)}")
 
+
+    async def _begin(self, delivery: SqlDelivery) -> Unit:
+        """A transaction on the session that has the lock."""
+        holder: Holder = delivery.holder
+        async with holder.using:
+            await holder.session.begin()
+        return self._unit(delivery, holder, holder.session.rollback)

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ruststream_core.abc import Clock, Demand, Features, State, Subscription, SubscriptionStatistics, Watch
-from ruststream_core.errors import SettleError
+from ruststream_core.abc import Clock, Demand, Features, State, Subscription, SubscriptionStatistics, Unit, Watch
+from ruststream_core.errors import SettleError, Unsupported
 from ruststream_core.settlement import Ack, Drop, Release, Retry, Verdict
+from ruststream_core.wire import Delivery
 from ruststream_core_sql._database import Database
 from ruststream_core_sql._dialects._base import Kind, Queue, Store
 from ruststream_core_sql._records import Inserter, Recorder
@@ -59,11 +60,13 @@ class SqlSubscription(Subscription):
         self._max_attempts = opening.max_attempts
         self._database = opening.database
         self._store = opening.store
+        self._inserter = opening.inserter
+        self._recorder = opening.recorder
         self._demand = opening.demand
         self._watch = opening.watch
         self._hub = opening.hub
         self._wake = Wake(opening.clock, opening.poll)
-        self._shape = shape_of(opening.queue, opening.store.layout, opening.database.dialect)
+        self._shape = shape_of(opening.store, opening.database.dialect)
         self._buffer: deque[SqlDelivery] = deque()
         self._state: State = "connecting"
         self._stopping = False
@@ -141,6 +144,25 @@ class SqlSubscription(Subscription):
         log.debug("%s: %r", self.where, error)
         self._set_state("interrupted", error)
         return True
+
+    # --------------------------------------------------------------------------------------- transactions
+
+    async def begin(self, deliveries: Sequence[Delivery]) -> Unit:
+        """See `Transactions.begin`. For one delivery at a time.
+
+        Raises:
+            Unsupported: several deliveries.
+            SettleError: the delivery is lost.
+        """
+        if len(deliveries) != 1 or not isinstance(deliveries[0], SqlDelivery):
+            raise Unsupported("a transaction on a SQL queue goes with one delivery")
+        if deliveries[0].lost is not None:
+            raise deliveries[0].lost
+        return await self._begin(deliveries[0])
+
+    @abstractmethod
+    async def _begin(self, delivery: SqlDelivery) -> Unit:
+        """A transaction that settles this delivery."""
 
     # -------------------------------------------------------------------------------------- settlements
 

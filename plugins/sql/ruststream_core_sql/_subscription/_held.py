@@ -6,9 +6,10 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from ruststream_core.abc import Unit
 from ruststream_core.errors import SettleError
 from ruststream_core.kit import Keeper, backoff
 from ruststream_core.settlement import Verdict
@@ -16,6 +17,7 @@ from ruststream_core_sql._database import Line
 from ruststream_core_sql._dialects._base import Session
 from ruststream_core_sql._subscription._base import UNREAD, Opening, SqlSubscription, log
 from ruststream_core_sql._subscription._delivery import SqlDelivery
+from ruststream_core_sql._subscription._unit import SqlUnit
 from ruststream_core_sql._tasks import shielded, spawn
 from ruststream_core_sql.errors import is_conflict
 
@@ -39,6 +41,8 @@ class Holder:
         """Whoever runs a statement on the session."""
         self.unit: object | None = None
         self.over = False
+        self.chained = False
+        """The session's next transaction is open already."""
 
     def settle(self, delivery: SqlDelivery, verdict: Verdict) -> asyncio.Future[None] | None:
         """Called by the delivery. The last of them has all settled."""
@@ -60,6 +64,7 @@ class HeldSubscription(SqlSubscription):
         self._free: list[Line] = []
         self._wanting: deque[asyncio.Future[None]] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._pausing: set[asyncio.Future[None]] = set()
         self._scouting = False
         self._holders: set[Holder] = set()
         self._keeper: Keeper[Holder] = Keeper(PROBE, self._probe)
@@ -131,7 +136,12 @@ class HeldSubscription(SqlSubscription):
                 return None
             waiter = asyncio.get_running_loop().create_future()
             self._wanting.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._pass_line()
+                raise
         return None if self._stopping else self._free.pop()
 
     async def _attempt(self, line: Line, limit: int, linger: float) -> Holder | None:
@@ -167,6 +177,9 @@ class HeldSubscription(SqlSubscription):
 
     def _give_line(self, line: Line) -> None:
         self._free.append(line)
+        self._pass_line()
+
+    def _pass_line(self) -> None:
         while self._wanting:
             waiter = self._wanting.popleft()
             if not waiter.done():
@@ -177,16 +190,26 @@ class HeldSubscription(SqlSubscription):
 
     async def _look_again(self) -> None:
         """One waits for news, the others wait for that one: an idle queue is looked at once, not once a worker."""
+        if self._stopping:
+            return
         if not self._scouting:
             self._scouting = True
             try:
                 await self._wake.wait()
+            except asyncio.CancelledError:
+                self._call_next()
+                raise
             finally:
                 self._scouting = False
             return
         waiter = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._call_next()
+            raise
 
     def _call_next(self) -> None:
         while self._idle:
@@ -198,12 +221,11 @@ class HeldSubscription(SqlSubscription):
     async def _pause(self, seconds: float) -> None:
         """An outage: wait, but not over the end."""
         waiter = asyncio.get_running_loop().create_future()
-        self._wanting.append(waiter)
+        self._pausing.add(waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await waiter
-        except TimeoutError:
-            pass
+            await asyncio.wait([waiter], timeout=seconds)
+        finally:
+            self._pausing.discard(waiter)
 
     # ------------------------------------------------------------------------------------------ settling
 
@@ -217,6 +239,7 @@ class HeldSubscription(SqlSubscription):
                 await self._persist(holder, held)
         except Exception as exc:
             log.debug("%s: %r", self.where, exc)
+            holder.chained = False
             self._lose_all(holder, self._undone(exc, len(held)))
             self._passing(exc)
         else:
@@ -245,11 +268,35 @@ class HeldSubscription(SqlSubscription):
         self._holders.discard(holder)
         self._keeper.discard(holder)
         holder.session.on_lost(None)
-        if holder.session.in_transaction:
+        if holder.session.in_transaction and not holder.chained:
             holder.line.drop(abort=True)
         self._give_line(holder.line)
         if holder.done is not None and not holder.done.done():
             holder.done.set_result(None)
+
+    def _unit(self, delivery: SqlDelivery, holder: Holder, undo: Callable[[], Awaitable[Any]]) -> Unit:
+        """The holder's session is the unit's until it ends."""
+
+        async def commit() -> None:
+            # As the last delivery of its session always does; the unit is the one that waits for it.
+            holder.left -= 1
+            await self.finish(holder)
+            if delivery.lost is not None:
+                raise delivery.lost
+
+        async def rolled_back() -> None:
+            await undo()
+
+        holder.unit = unit = SqlUnit(
+            delivery,
+            holder.session,
+            commit=commit,
+            undo=rolled_back,
+            finish=lambda _: setattr(holder, "unit", None),
+            recorder=self._recorder,
+            inserter=self._inserter,
+        )
+        return unit
 
     # ------------------------------------------------------------------------------------------- losing
 
@@ -281,10 +328,9 @@ class HeldSubscription(SqlSubscription):
     # ------------------------------------------------------------------------------------------- ending
 
     def _stopped(self) -> None:
-        for waiters in (self._wanting, self._idle):
-            while waiters:
-                if not (waiter := waiters.popleft()).done():
-                    waiter.set_result(None)
+        for waiter in (*self._wanting, *self._idle, *self._pausing):
+            if not waiter.done():
+                waiter.set_result(None)
         while self._returned:
             self._undelivered(self._returned.popleft())
 

@@ -7,14 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from ruststream_core.abc import Unit
 from ruststream_core.errors import LeaseLost, SettleError
 from ruststream_core.kit import Gather, Keeper, backoff
 from ruststream_core.settlement import Verdict
 from ruststream_core_sql._database import Line
-from ruststream_core_sql._dialects._base import Kind
+from ruststream_core_sql._dialects._base import Kind, Session
 from ruststream_core_sql._subscription._base import UNREAD, Opening, SqlSubscription, bounded, log
 from ruststream_core_sql._subscription._delivery import SqlDelivery
 from ruststream_core_sql._wake import Pace
+from ruststream_core_sql._subscription._unit import SqlUnit
 from ruststream_core_sql._tasks import spawn
 from ruststream_core_sql.errors import is_conflict, is_passing
 
@@ -249,6 +251,50 @@ class LeaseSubscription(SqlSubscription):
         super()._ended(count)
         if self._room is not None:
             self._let_in()
+
+    async def _begin(self, delivery: SqlDelivery) -> Unit:
+        """A transaction of its own; the lease goes on beside it, and the ack is inside under the token."""
+        session = await self._database.acquire()
+        try:
+            if (level := self.queue.table.isolation) is not None:
+                await session.isolate(level)
+            await session.begin()
+        except BaseException:
+            session.abort()
+            self._database.release(session)
+            raise
+
+        async def commit() -> None:
+            async with self._turn:
+                await self._settle_in(session, delivery)
+
+        def finish(done: bool) -> None:
+            self._database.release(session)
+            if done and delivery.lost is None:
+                self._settled("finish", [delivery], None, False)
+
+        return SqlUnit(
+            delivery,
+            session,
+            commit=commit,
+            undo=session.rollback,
+            finish=finish,
+            recorder=self._recorder,
+            inserter=self._inserter,
+        )
+
+    async def _settle_in(self, session: Session, delivery: SqlDelivery) -> None:
+        assert delivery.verdict is not None
+        try:
+            ours = await self._store.settle(session, self.kind_of(delivery, delivery.verdict), [delivery])
+            if ours is not None:
+                raise LeaseLost(f"{self.where}: row {delivery.id!r} is held by somebody else")
+            await session.commit()
+        except BaseException as exc:
+            session.abort()
+            error = exc if isinstance(exc, SettleError) else SettleError(f"{self.where}: not committed: {exc}")
+            self._lose(delivery, error)
+            raise
 
     # -------------------------------------------------------------------------------------------- keeping
 

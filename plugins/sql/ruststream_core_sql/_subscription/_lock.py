@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ruststream_core.abc import Unit
 from ruststream_core.errors import SettleError
 from ruststream_core_sql._database import Line
 from ruststream_core_sql._subscription._base import Opening
@@ -42,9 +43,17 @@ class LockSubscription(HeldSubscription):
         if all(kind == "release" for kind, _ in kinds) and not self.queue.table.count_crashes:
             await self._store.end_lock(holder.session)
             return
-        await self._store.settle_commit(holder.session, kinds)
+        holder.chained = again = bool(self._wanting) and not self._stopping
+        await self._store.settle_commit(holder.session, kinds, again=again)
 
     def _undone(self, error: Exception, count: int) -> SettleError:
         if count > 1:
             return BatchRolledBack(f"{self.where}: {brief(error)}; all {count} rows of the batch come again")
         return SettleError(f"{self.where}: rolled back: {brief(error)}")
+
+    async def _begin(self, delivery: SqlDelivery) -> Unit:
+        """Inside the transaction that locked the row, behind a savepoint."""
+        holder: Holder = delivery.holder
+        async with holder.using:
+            await holder.session.execute("SAVEPOINT unit")
+        return self._unit(delivery, holder, lambda: holder.session.execute("ROLLBACK TO SAVEPOINT unit"))

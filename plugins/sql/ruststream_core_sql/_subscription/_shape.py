@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ruststream_core_sql._dialects._base import Dialect, Layout, Queue
+from ruststream_core_sql._dialects._base import Dialect, Store
 
 __all__ = ["Shape", "shape_of"]
 
@@ -33,8 +33,9 @@ class Shape(msgspec.Struct, frozen=True):
         return self.row_type(**{c.field: convert(record[k], c) for k, c in enumerate(self.columns)})
 
 
-def shape_of(queue: Queue, layout: Layout, dialect: Dialect) -> Shape:
+def shape_of(store: Store, dialect: Dialect) -> Shape:
     """The shape of a queue's rows."""
+    queue, layout = store.queue, store.layout
     table = queue.table
     return Shape(
         name=queue.name if queue.name is not None else table.name,
@@ -44,7 +45,7 @@ def shape_of(queue: Queue, layout: Layout, dialect: Dialect) -> Shape:
         key=layout.key,
         group=layout.group,
         others=layout.others,
-        counted=1 if table.form == "lease" or table.count_crashes else 0,
+        counted=store.counted,
         columns=layout.columns,
         row_type=table.row_type,
         dialect=dialect,
