@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from decimal import Decimal
+from typing import Annotated
 
 import msgspec
-from ruststream_core_file import FileBroker, FileStream
 
-from ruststream_core import App, Backoff, Context, Skip, To, by_key
+from ruststream_core import App, Backoff, Context, FromPath, Skip, To, by_key
+from ruststream_core_file import FileBroker, FileStream
 
 
 class Line(msgspec.Struct):
@@ -27,6 +28,7 @@ class Order(msgspec.Struct):
 class Receipt(msgspec.Struct):
     order_id: int
     customer: str
+    region: str
     total: Decimal
     currency: str
 
@@ -52,21 +54,16 @@ async def reserve(order: Order, attempt: int) -> None:
         raise StockUnavailable(f"order {order.id}")
 
 
-async def confirm(order: Order, ctx: Context) -> Receipt | Skip:
+@app.subscriber(
+    FileStream("orders.{region}", replay=True, group="billing"),
+    reply=To("receipts", broker="out"),
+    workers=by_key(8, lambda order: order.customer),
+    dead_letter=To("orders.dead", broker="out"),
+)
+async def confirm(order: Order, ctx: Context, region: Annotated[str, FromPath]) -> Receipt | Skip:
     """One order. Those of a customer are worked on in their order, customers side by side."""
     if not order.lines:
         return Skip()
     await reserve(order, ctx.attempt)
     total = sum((line.quantity * line.price for line in order.lines), Decimal(0))
-    return Receipt(order.id, order.customer, total, order.currency)
-
-
-for region in ("eu", "us", "apac"):
-    app.subscriber(
-        FileStream(f"orders.{region}", replay=True, group="billing"),
-        name=f"confirm-{region}",
-        reply=To("receipts", broker="out"),
-        workers=by_key(8, lambda order: order.customer),
-        dead_letter=To("orders.dead", broker="out"),
-    )(confirm)
-app_in = "in"
+    return Receipt(order.id, order.customer, region, total, order.currency)

@@ -97,8 +97,9 @@ class ThreadPool:
             error: BaseException | None = None
             try:
                 result = context.run(call)
-            except StopIteration as exc:  # a future refuses it
-                error = RuntimeError("the handler raised StopIteration")
+            except (StopIteration, GeneratorExit) as exc:
+                # A future refuses the one; the other, thrown into a coroutine, would close it.
+                error = RuntimeError(f"the handler raised {type(exc).__name__}")
                 error.__cause__ = exc
             except BaseException as exc:
                 error = exc

@@ -45,6 +45,7 @@ class JsonCodec:
         self._enc_hook = enc_hook
         self._dec_hook = dec_hook
         self._write = msgspec.json.Encoder(enc_hook=self._foreign).encode
+        self._plain: set[type] = set()
 
     def __repr__(self) -> str:
         return f"JsonCodec(strict={self._strict})"
@@ -72,7 +73,7 @@ class JsonCodec:
             EncodeError: a value of no known type, NaN or infinity, text with lone surrogates, a cycle.
         """
         try:
-            if getattr(value, "__pydantic_serializer__", None) is not None:
+            if type(value) not in self._plain and self._is_pydantic(value):
                 return _dump(value)
             out = self._write(value)
         except Exception as exc:
@@ -81,6 +82,12 @@ class JsonCodec:
         if has_null(out) and (path := non_finite(value)) is not None:
             raise _not_finite(self.name, value, path)
         return out
+
+    def _is_pydantic(self, value: Any) -> bool:
+        if getattr(value, "__pydantic_serializer__", None) is not None:
+            return True
+        self._plain.add(type(value))  # the answer costs more than writing a small Struct
+        return False
 
     def _foreign(self, value: Any) -> Any:
         if getattr(value, "__pydantic_serializer__", None) is not None:

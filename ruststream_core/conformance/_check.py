@@ -14,7 +14,18 @@ from ruststream_core.abc import Features
 from ruststream_core.conformance._lab import CheckFailed, Lab
 from ruststream_core.conformance._target import Target
 
-__all__ = ["Check", "Condition", "Report", "Result", "check", "check_transport", "feature", "hook", "registered"]
+__all__ = [
+    "Check",
+    "Condition",
+    "Report",
+    "Result",
+    "check",
+    "check_transport",
+    "feature",
+    "hook",
+    "lacks",
+    "registered",
+]
 
 Condition = Callable[[Target, Features], str | None]
 """Why a check does not apply, or None."""
@@ -57,8 +68,9 @@ class Check:
         """
         lab = Lab(target)
         limit = DEADLINE * target.scale
+        scope = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit) as scope:
+            async with scope:
                 await self._body(lab)
         except CheckFailed as exc:
             raise self._failed(target, str(exc)) from exc.__cause__
@@ -103,6 +115,11 @@ def feature(name: str, *values: object) -> Condition:
     return condition
 
 
+def lacks(name: str) -> Condition:
+    """Applies where the feature is false."""
+    return feature(name, False)  # noqa: FBT003  the value that is compared
+
+
 def hook(name: str) -> Condition:
     """Applies where the target has that hook."""
 
@@ -134,7 +151,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         rows = [f"{r.id:{width}}  {r.outcome:14}  {r.detail}".rstrip() for r in self.results]
         return "\n".join([f"{self.label}: {self.summary}", *rows])
 
-    def __iter__(self) -> Iterator[Result]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
 
     @property

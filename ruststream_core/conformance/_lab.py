@@ -38,11 +38,19 @@ class Recorder:
     def __init__(self) -> None:
         self.losses: list[tuple[Delivery, SettleError, Verdict | None]] = []
         self.states: list[State] = []
+        self._news = asyncio.Event()
         self.causes: list[BaseException] = []
 
     def lost(self, delivery: Delivery, error: SettleError, verdict: Verdict | None) -> None:
         """See `Watch.lost`."""
         self.losses.append((delivery, error, verdict))
+        self._news.set()
+
+    async def wait_for_losses(self, count: int) -> None:
+        """Return when that many were told."""
+        while len(self.losses) < count:
+            self._news.clear()
+            await self._news.wait()
 
     def state(self, state: State, cause: BaseException | None) -> None:
         """See `Watch.state`."""
@@ -54,24 +62,25 @@ class Recorder:
 class Tap:
     """A subscription under observation. Its `receive` is never cancelled, as the runtime never does."""
 
-    def __init__(self, lab: Lab, subscription: Subscription, watch: Recorder) -> None:
+    def __init__(self, lab: Lab, subscription: Subscription, name: str, watch: Recorder) -> None:
         self.lab = lab
         self.subscription = subscription
+        self.subscription_name = name
         self.watch = watch
         self.open = True
-        self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
+        self.receiving: asyncio.Task[Sequence[Delivery]] | None = None
 
     def start(self, limit: int = 1, linger: float = 0.0) -> asyncio.Task[Sequence[Delivery]]:
         """Call `receive`, or go on with the call that is open."""
-        if self._receiving is None:
-            self._receiving = asyncio.create_task(_call(self.subscription.receive(limit, linger)))
-        return self._receiving
+        if self.receiving is None:
+            self.receiving = asyncio.create_task(_call(self.subscription.receive(limit, linger)))
+        return self.receiving
 
     async def receive(self, limit: int = 1, linger: float = 0.0) -> Sequence[Delivery]:
         """What `receive` gives."""
         task = self.start(limit, linger)
         await asyncio.wait([task])
-        self._receiving = None
+        self.receiving = None
         return task.result()
 
     async def take(self, count: int, what: str = "messages that were published") -> list[Delivery]:
@@ -103,8 +112,6 @@ class Tap:
                 if delivery.payload == MARKER:
                     return came
                 came.append(delivery)
-
-    subscription_name: str = ""
 
     async def settle(self, *deliveries: Delivery, verdict: Verdict = ACK) -> None:
         """Settle all, then wait for what is pending."""
@@ -226,8 +233,7 @@ class Lab:
         watch = Recorder()
         wanted = self.broker.source(self.target.source(name) if source is None else source)
         subscription = await connection.subscribe(wanted, demand or Demand(), watch)
-        tap = Tap(self, subscription, watch)
-        tap.subscription_name = name
+        tap = Tap(self, subscription, name, watch)
         self.taps.append(tap)
         return tap
 
@@ -288,8 +294,9 @@ class Lab:
         return trouble
 
     async def _bounded(self, what: str, closing: Awaitable[object], trouble: list[str]) -> None:
+        scope = asyncio.timeout(CLOSING * self.target.scale)
         try:
-            async with asyncio.timeout(CLOSING * self.target.scale) as scope:
+            async with scope:
                 await closing
         except Exception as exc:
             hung = isinstance(exc, TimeoutError) and scope.expired()
@@ -298,11 +305,11 @@ class Lab:
 
 async def _quit(tap: Tap) -> None:
     tap.subscription.stop()
-    task = tap._receiving  # noqa: SLF001  one module, two halves
+    task = tap.receiving
     if task is not None:
         try:
             await task
-        except Exception:  # noqa: BLE001  the check has had its say about what receive raises
+        except Exception:  # the check has had its say about what receive raises
             task = None
     await tap.subscription.aclose(GRACE)
 

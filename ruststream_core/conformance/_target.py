@@ -6,12 +6,16 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Self
 
 from ruststream_core.abc import Broker, Features, Source, Subscription
+from ruststream_core.kit import VirtualClock
 from ruststream_core.wire import Delivery, Outgoing
 
 __all__ = ["Target"]
+
+TURNS: Final = 10
+"""Turns of the loop that an in-process transport gets after each timer."""
 
 
 def _same(name: str) -> str:
@@ -80,3 +84,28 @@ class Target:
         """What the broker says that this source can do."""
         broker = self.make_broker()
         return broker.features(broker.source(self.source(self.new_name())))
+
+    @classmethod
+    def in_process(cls, make_broker: Callable[[], Broker[Any]], **options: Any) -> Self:
+        """A target on the stand-ins of these brokers, its time on a virtual clock: no check waits for a timer.
+
+        Args:
+            make_broker: the broker whose `stand_in` is checked.
+            options: the other fields of a target, `quiet` and `scale` among them.
+        """
+        clock = VirtualClock()
+
+        async def pass_time(seconds: float) -> None:
+            until = clock.time() + seconds
+            await _turns()
+            while clock.step(until):
+                await _turns()
+
+        return cls(
+            make_broker=lambda: make_broker().stand_in(clock), **{"quiet": 0.02, "pass_time": pass_time, **options}
+        )
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

@@ -10,13 +10,21 @@ from typing import Any
 from ruststream_core.dispatch._run import Runner
 from ruststream_core.middleware import BatchHandle, compose_batch
 from ruststream_core.params import Bound
-from ruststream_core.settlement import Outcome, Retry, strongest
+from ruststream_core.settlement import ACK, Outcome, Retry, strongest
 from ruststream_core.wire import Delivery
 from ruststream_core.workers import uncancel
 
 __all__ = ["BatchRunner"]
 
 log = logging.getLogger("ruststream")
+
+
+class Chunk(list[Delivery]):
+    """The deliveries of one call, with what their payloads decoded to."""
+
+    __slots__ = ("values",)
+
+    values: list[Any]
 
 
 class BatchRunner(Runner):
@@ -26,14 +34,14 @@ class BatchRunner(Runner):
         """What `run` calls."""
         self.bound = bound
         self._decode = decode
-        self._values: dict[int, Any] = {}
         self._batch_again: dict[int, float] = {}
-        values = self._values
 
         async def call(deliveries: Sequence[Delivery]) -> object:
             assert bound.call_batch is not None
             self.seen(deliveries[0])
-            return await bound.call_batch(deliveries, [values[id(delivery)] for delivery in deliveries])
+            # A middleware may have left some out, and then what it passes on is a list of its own.
+            values = deliveries.values if isinstance(deliveries, Chunk) else [bound.decode(each) for each in deliveries]
+            return await bound.call_batch(deliveries, values)
 
         self._call: BatchHandle = compose_batch(self.plan.mount.middleware, call, self.plan.name)
 
@@ -43,20 +51,23 @@ class BatchRunner(Runner):
         while todo:
             todo = await self._once(worker, todo)
 
-    async def _decoded(self, worker: int, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    async def _decoded(self, worker: int, deliveries: Sequence[Delivery]) -> Chunk:
         """The elements that decode; each other one follows `on_decode_error` alone."""
-        good, waiting = [], []
+        decode = self._decode
+        good, waiting = Chunk(), []
+        values = good.values = []
         for delivery in deliveries:
             try:
-                self._values[id(delivery)] = self._decode(delivery)
+                values.append(decode(delivery))
             except BaseException as error:  # a type that raises while it is built fails alone as well
                 waiting.append(self.judge(worker, delivery, error))
             else:
                 good.append(delivery)
-        await _all(waiting)
+        if waiting:
+            await _all(waiting)
         return good
 
-    async def _once(self, worker: int, deliveries: list[Delivery]) -> list[Delivery]:
+    async def _once(self, worker: int, deliveries: Chunk) -> Chunk:
         """Call the handler; returns what is to be run again."""
         self.crew.batches[worker] = deliveries
         waiting: list[Awaitable[None] | None] = []
@@ -64,18 +75,34 @@ class BatchRunner(Runner):
             result = await self._call(deliveries)
         except BaseException as error:
             if self._stopped(worker, deliveries, error):
-                return []
+                return Chunk()
             self.crew.batches[worker] = ()
             waiting = self._all_raised(worker, deliveries, error)
         else:
+            if result is None and self.crew.calm:
+                self._ack_all(worker, deliveries)
+                return Chunk()
             if self._stopped(worker, deliveries, None):
-                return []
+                return Chunk()
             self.crew.batches[worker] = ()
             waiting = self._all_returned(worker, deliveries, result)
         await _all(waiting)
         return await self._collect(deliveries)
 
-    def _stopped(self, worker: int, deliveries: list[Delivery], error: BaseException | None) -> bool:
+    def _ack_all(self, worker: int, deliveries: Chunk) -> None:
+        """The short way, as in the crew's loop for single deliveries."""
+        self.crew.batches[worker] = ()
+        if self._reruns:
+            for delivery in deliveries:
+                self._reruns.pop(id(delivery), None)
+        last = None
+        for delivery in deliveries:
+            settling = delivery.settle(ACK)
+            if settling is not None and settling is not last:
+                last = settling
+                self.crew.track(settling)
+
+    def _stopped(self, worker: int, deliveries: Chunk, error: BaseException | None) -> bool:
         crew = self.crew
         cancelled = isinstance(error, asyncio.CancelledError) or not crew.calm
         if not cancelled:
@@ -86,15 +113,12 @@ class BatchRunner(Runner):
         if not uncancel():
             return False
         for delivery in deliveries:
-            self._values.pop(id(delivery), None)
             crew.release(delivery)
         if not crew.cutting and isinstance(error, asyncio.CancelledError):
             raise error  # from outside: the loop is being torn down
         return True
 
-    def _all_raised(
-        self, worker: int, deliveries: list[Delivery], error: BaseException
-    ) -> list[Awaitable[None] | None]:
+    def _all_raised(self, worker: int, deliveries: Chunk, error: BaseException) -> list[Awaitable[None] | None]:
         outcome = strongest(error) if isinstance(error, BaseExceptionGroup) else None
         if outcome is None and isinstance(error, Outcome):
             outcome = error
@@ -107,7 +131,7 @@ class BatchRunner(Runner):
             return []
         return [self._failed(worker, delivery, error) for delivery in deliveries if delivery.lost is None]
 
-    def _all_returned(self, worker: int, deliveries: list[Delivery], result: object) -> list[Awaitable[None] | None]:
+    def _all_returned(self, worker: int, deliveries: Chunk, result: object) -> list[Awaitable[None] | None]:
         single = result is None or isinstance(result, Outcome)
         if single or (isinstance(result, type) and issubclass(result, Outcome)):
             results: list[object] = [result] * len(deliveries)
@@ -134,31 +158,44 @@ class BatchRunner(Runner):
         self._batch_again[id(delivery)] = after or 0.0
         return None
 
-    async def _collect(self, deliveries: list[Delivery]) -> list[Delivery]:
+    async def _collect(self, deliveries: Chunk) -> Chunk:
         """The deliveries to run again in place, after the longest of their waits."""
-        again = {id(delivery): self._batch_again.pop(id(delivery), None) for delivery in deliveries}
-        for delivery in deliveries:
-            if again[id(delivery)] is None:
-                self._values.pop(id(delivery), None)
+        todo = Chunk()
+        todo.values = []
+        wait = 0.0
+        for delivery, value in zip(deliveries, deliveries.values, strict=True):
+            again = self._batch_again.pop(id(delivery), None)
+            if again is None:
                 self._reruns.pop(id(delivery), None)
-        todo = [delivery for delivery in deliveries if again[id(delivery)] is not None]
-        if not todo:
-            return []
-        for delivery in todo:
-            self._hold(delivery)
-        go_on = await self._pause(max(wait for wait in again.values() if wait is not None))
-        for delivery in todo:
+                continue
+            wait = max(wait, again)
+            todo.append(delivery)
+            todo.values.append(value)
             self._reruns[id(delivery)] = self._reruns.get(id(delivery), 0) + 1
-            if go_on:
-                self._held.pop(id(delivery), None)
-        if go_on:
-            self.books.reruns += len(todo)
-            return [delivery for delivery in todo if delivery.lost is None]
+            self._hold(delivery)
+        if not todo:
+            return todo
+        go_on = await self._pause(wait)
+        return self._resumed(todo) if go_on else self._given_back(todo)
+
+    def _resumed(self, todo: Chunk) -> Chunk:
+        kept = Chunk()
+        kept.values = []
+        for delivery, value in zip(todo, todo.values, strict=True):
+            self._held.pop(id(delivery), None)
+            if delivery.lost is None:
+                kept.append(delivery)
+                kept.values.append(value)
+            else:
+                self._reruns.pop(id(delivery), None)
+        self.books.reruns += len(kept)
+        return kept
+
+    def _given_back(self, todo: Chunk) -> Chunk:
         for delivery in todo:
-            self._values.pop(id(delivery), None)
             self._reruns.pop(id(delivery), None)
             self._release(delivery)
-        return []
+        return Chunk()
 
 
 async def _all(waiting: Sequence[Awaitable[None] | None]) -> None:

@@ -48,7 +48,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """The name with its placeholders taken from the value.
 
         Raises:
-            EncodeError: the value lacks one, or its text cannot stand in a name.
+            ConfigError: the value lacks one.
+            EncodeError: its text cannot stand in a name.
         """
         if not self.template.fields:
             return self.template.text
@@ -56,7 +57,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(value, Mapping):
                 return self.template.fill(value)
             return self.template.fill({field: getattr(value, field) for field in self.template.fields})
-        except (AttributeError, KeyError, ValueError) as exc:
+        except (AttributeError, KeyError) as exc:
+            raise ConfigError(f"destination {self.name!r} cannot be filled from {type(value).__name__}: {exc}") from exc
+        except ValueError as exc:
             raise EncodeError(f"destination {self.name!r} cannot be filled from {type(value).__name__}: {exc}") from exc
 
 
@@ -221,6 +224,7 @@ def build(
     """Encode one value for one target.
 
     Raises:
+        ConfigError: the value lacks a field that the target's name wants.
         EncodeError: value, headers or placeholders do not fit.
     """
     if isinstance(value, Reply):
@@ -278,7 +282,7 @@ class Outlet(Publisher):
     def _prepare(
         self, value: object, to: Destination | None, headers: HeadersLike | None, key: str | bytes | None, options: Any
     ) -> tuple[Target, Outgoing]:
-        if type(to) is str and "{" not in to:
+        if type(to) is str and to and "{" not in to:
             target = Target(broker=self._broker, template=Literally(to))
         else:
             target = self._resolve(to, value)

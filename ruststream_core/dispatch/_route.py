@@ -73,7 +73,8 @@ class Route:
         self._around = around
         self._stored: dict[int, Any] = {}
         self._units: dict[int, Unit] = {}
-        self._progress = (0, time.monotonic())
+        self._busy_since: tuple[int, float] | None = None
+        """Settled so far and when that was seen, while there was work in hand."""
         self._closed: SubscriptionStatistics | None = None
         self.crew = Crew(
             plan.name,
@@ -274,10 +275,12 @@ class Route:
             return f"{self.plan.name}: {statistics.state}"
         settled = self.books.received - statistics.unsettled
         now = time.monotonic()
-        if settled != self._progress[0] or statistics.unsettled == 0:
-            self._progress = (settled, now)
-        elif now - self._progress[1] > stall:
-            return f"{self.plan.name}: {statistics.unsettled} in hand, none settled for {now - self._progress[1]:.0f} s"
+        if statistics.unsettled == 0:
+            self._busy_since = None
+        elif self._busy_since is None or settled != self._busy_since[0]:
+            self._busy_since = (settled, now)
+        elif (seconds := now - self._busy_since[1]) > stall:
+            return f"{self.plan.name}: {statistics.unsettled} in hand, none settled for {seconds:.0f} s"
         return None
 
     async def close(self, grace: float) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from ruststream_core.abc import Clock
 from ruststream_core.dispatch._plan import RoutePlan
 from ruststream_core.dispatch._publish import Literally, Senders, Target, Transmit, build
@@ -18,7 +20,7 @@ from ruststream_core.errors import EncodeError, RustStreamError
 from ruststream_core.kit import backoff
 from ruststream_core.params import Bound, Later, Reply, Undecodable
 from ruststream_core.settlement import ACK, Ack, Drop, FailFast, Outcome, Retry, Skip, Verdict, strongest
-from ruststream_core.wire import Delivery, Outgoing
+from ruststream_core.wire import NO_HEADERS, Delivery, Outgoing
 from ruststream_core.workers import Books, Crew, uncancel
 
 __all__ = ["Probe", "Runner"]
@@ -100,6 +102,7 @@ class Runner:
         self._copies: dict[int, tuple[Delivery, Callable[[], None], Callable[[], None]]] = {}
         self._send_reply = None if plan.reply is None else senders.transmit(plan.reply.broker)
         self._send_back = senders.transmit(plan.broker)
+        self._plain_type = _plain_reply_type(plan) if probe is None else None
 
     def attach(self, bound: Bound, invoke: Callable[[Delivery], Awaitable[Any]]) -> None:
         """What the crew calls per delivery, and again for each rerun in place."""
@@ -123,6 +126,8 @@ class Runner:
         if not self.crew.calm and self._was_cut(worker, delivery):
             return None
         self.crew.current[worker] = None
+        if type(result) is self._plain_type and delivery.reply_to is None:
+            return self._reply_plainly(worker, delivery, result)
         return self.conclude(worker, delivery, result)
 
     def raised(self, worker: int, delivery: Delivery, error: BaseException) -> Awaitable[None] | None:
@@ -379,6 +384,8 @@ class Runner:
         self._hold(delivery)
         cancel = self._clock.call_later(after, publish)
         self._copies[id(delivery)] = (delivery, cancel, publish)
+        if self.crew.stopping:
+            self.stop()
 
     async def _settle_after(self, delivery: Delivery, out: Outgoing, verdict: Verdict) -> None:
         try:
@@ -452,6 +459,28 @@ class Runner:
             pending = self.send_reply(delivery, value)
         except Exception as exc:
             return self._unsent(worker, delivery, exc)
+        return self._unless_pending(worker, delivery, pending, hold=hold)
+
+    def _reply_plainly(self, worker: int, delivery: Delivery, value: object) -> Awaitable[None] | None:
+        """The short way of a reply: its type, name and codec were settled when the route was mounted."""
+        target = self.plan.reply
+        assert target is not None
+        assert self._send_reply is not None
+        try:
+            out = Outgoing(self.plan.codec.encode(value), target.template.text, NO_HEADERS, None, target.options)
+            pending = self._send_reply(out)
+        except Exception as exc:
+            return self._unsent(worker, delivery, exc)
+        if pending is not None:
+            return self._unless_pending(worker, delivery, pending, hold=False)
+        settling = delivery.settle(ACK)
+        if settling is not None:
+            self.crew.track(settling)
+        return None
+
+    def _unless_pending(
+        self, worker: int, delivery: Delivery, pending: asyncio.Future[None] | None, *, hold: bool
+    ) -> Awaitable[None] | None:
         if pending is None or pending.done():
             return self._sent(worker, delivery, pending)
         self._hold(delivery)
@@ -586,6 +615,14 @@ def _kind(error: BaseException) -> str:
     except Exception:
         text = "(its text cannot be shown)"
     return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+
+
+def _plain_reply_type(plan: RoutePlan) -> type | None:
+    """The class of replies that need no look at names, headers or options; None where there is no such class."""
+    kind, target = plan.spec.reply_type, plan.reply
+    if target is None or target.template.fields or plan.codec.name != "json" or plan.mount.options.get("reply") is None:
+        return None
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
 
 def _address(broker: str, name: str) -> Target:

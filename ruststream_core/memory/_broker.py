@@ -247,4 +247,3 @@ def _resolve(answer: asyncio.Future[Delivery], out: Outgoing) -> None:
 def _expire(answer: asyncio.Future[Delivery], name: str, timeout: float) -> None:
     if not answer.done():
         answer.set_exception(TimeoutError(f"no answer from {name!r} within {timeout} s"))
-

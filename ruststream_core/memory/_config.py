@@ -74,9 +74,7 @@ def checked(source: str | Source) -> MemorySource:
     if isinstance(source, str):
         source = MemoryQueue(source)
     if not isinstance(source, MemoryQueue | MemoryLog):
-        raise ConfigError(
-            f"memory has no source {type(source).__name__}: a name, MemoryQueue or MemoryLog is accepted"
-        )
+        raise ConfigError(f"memory has no source {type(source).__name__}: a name, MemoryQueue or MemoryLog is accepted")
     _check_name(source.name)
     at_least_1 = {"window": source.window, "max_deliveries": getattr(source, "max_deliveries", None)}
     for setting, value in at_least_1.items():

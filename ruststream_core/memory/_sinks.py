@@ -120,9 +120,7 @@ class Queue(Feed):
 
     def put(self, out: Outgoing) -> None:
         """Append a message."""
-        self.ready.append(
-            MemoryDelivery(out.payload, out.name, out.headers, out.key, out.reply_to, 1, self._numbers())
-        )
+        self.ready.append(MemoryDelivery(out.payload, out.name, out.headers, out.key, out.reply_to, 1, self._numbers()))
         if self.waiting:
             self.wake()
 

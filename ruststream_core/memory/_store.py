@@ -223,4 +223,3 @@ def _check_destination(name: str) -> None:
     tokens = name.split(".")
     if not name or name.isspace() or any(token in ("*", ">", "#") or "{" in token for token in tokens):
         raise PublishError(f"{name!r} is no destination: a plain name without wildcards and placeholders is needed")
-

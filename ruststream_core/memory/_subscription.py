@@ -310,4 +310,3 @@ def _window(source: MemorySource, demand: Demand) -> int:
             f" each: ask for at least {least}"
         )
     return asked
-

@@ -64,9 +64,7 @@ class MemoryUnit(Unit):
         for delivery, verdict in verdicts:
             delivery.settle(verdict)
 
-    def _lose(
-        self, verdicts: Sequence[tuple[Delivery, Verdict]], why: str, cause: PublishError | None = None
-    ) -> None:
+    def _lose(self, verdicts: Sequence[tuple[Delivery, Verdict]], why: str, cause: PublishError | None = None) -> None:
         for delivery, _ in verdicts:
             home = cast("MemoryDelivery", delivery).home
             if home is not None:

@@ -20,7 +20,7 @@ from ruststream_core.abc import Features
 from ruststream_core.workers import Books
 from tests.dispatch.chaos import ChaosBroker, ChaosDelivery, ChaosSubscription
 
-logging.getLogger("ruststream").setLevel(logging.CRITICAL)
+log = logging.getLogger("ruststream")
 
 ACTIONS = ("ok", "ok", "ok", "retry", "drop", "skip", "error", "cancelled", "wait", "stubborn", "deaf", "bad")
 MODES = {
@@ -46,6 +46,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
+        log.disabled = True  # thousands of failures, all of them wanted
         self.cleanup, lifecycle.CLEANUP = lifecycle.CLEANUP, 0.05  # type: ignore[misc]  # abandon often
         self.numbers = itertools.count()
         self.tries: Counter[int] = Counter()
@@ -265,6 +266,7 @@ class Machine(RuleBasedStateMachine):
             assert not broken, f"a worker died: {broken}"
         finally:
             lifecycle.CLEANUP = self.cleanup  # type: ignore[misc]
+            log.disabled = False
             self.loop.close()
 
 

@@ -162,8 +162,8 @@ class Session:
     def _scenario(self, suite: Suite, scenario: Scenario, place: Place, plan: Plan) -> None:
         rounds: Rounds | None = None
         try:
-            for rounds in measure(scenario, place, plan, lambda text: _tell(f"{suite.name} {scenario.name}: {text}")):
-                pass
+            for done in measure(scenario, place, plan, lambda text: _tell(f"{suite.name} {scenario.name}: {text}")):
+                rounds = done
         except RustStreamError as exc:
             self.failed = True
             print(f"{suite.name} {scenario.name} failed: {exc}", file=sys.stderr)

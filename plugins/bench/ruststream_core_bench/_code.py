@@ -1,5 +1,7 @@
 """The cost of the code: what a message costs in instructions, blocks and bytes, and what starting costs."""
 
+# ruff: noqa: RUF001 - titles are written in three languages
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ import ruststream_core
 from ruststream_core.errors import ConfigError
 from ruststream_core_bench._count import Counter, call, counters, per_message, probe
 from ruststream_core_bench._results import CodeRow, Text
-from ruststream_core_bench._scenario import Scenario
+from ruststream_core_bench._scenario import Loop, Scenario
 from ruststream_core_bench.scenarios import load_suite
 
 __all__ = ["Change", "Effort", "compare", "counted", "measure_code", "regressions", "worktree"]
@@ -76,9 +78,12 @@ def measure_code(effort: Effort, tell: Tell) -> Iterator[CodeRow]:
     for metric in {"instructions", "allocations"} - found.keys():
         tell(f"{metric} are not counted: install valgrind")
     for metric, counter in found.items():
+        feeding: dict[Loop | None, float] = {None: 0.0}
         for scenario in _selected(effort):
             tell(f"{metric} of {scenario.name}")
-            yield _row(scenario, metric, counter, effort)
+            if scenario.feed not in feeding:
+                feeding[scenario.feed] = _loop_cost(scenario, "feed", counter, effort)
+            yield _row(scenario, metric, counter, effort, feeding[scenario.feed])
     if effort.only is None:
         yield from _process(effort, tell)
 
@@ -88,8 +93,7 @@ def _selected(effort: Effort) -> list[Scenario]:
     return [scenario for scenario in scenarios if effort.only is None or effort.only in scenario.name]
 
 
-def _row(scenario: Scenario, metric: str, counter: Counter, effort: Effort) -> CodeRow:
-    feeding = _loop_cost(scenario, "feed", counter, effort) if scenario.feed is not None else 0.0
+def _row(scenario: Scenario, metric: str, counter: Counter, effort: Effort, feeding: float) -> CodeRow:
     raw = _loop_cost(scenario, "raw", counter, effort) - feeding
     framework = _loop_cost(scenario, "framework", counter, effort) - feeding
     return CodeRow(
@@ -229,9 +233,17 @@ def compare(effort: Effort, ref: str, tell: Tell) -> list[Change]:
         RustStreamError: a probe failed, because the other revision has another contract for example.
     """
     with worktree(Path(ruststream_core.__file__).parent, ref) as checkout:
+        _check_core(checkout)
         before = counted(effort, tell, checkout)
     now = counted(effort, tell)
     return [Change(name, metric, before[name, metric], value) for (name, metric), value in now.items()]
+
+
+def _check_core(checkout: Path) -> None:
+    """See that probes of the other revision really import its core, and not the one that is installed."""
+    imported = call([sys.executable, "-c", "import ruststream_core; print(ruststream_core.__file__)"], checkout).stdout
+    if not Path(imported.strip()).is_relative_to(checkout.resolve()):
+        raise ConfigError(f"the core of {checkout} is shadowed by {imported.strip()}")
 
 
 def regressions(changes: Sequence[Change]) -> list[Change]:

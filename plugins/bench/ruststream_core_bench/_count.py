@@ -37,7 +37,8 @@ def call(command: Sequence[str], checkout: Path | None = None, **environment: st
     variables = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"} | environment
     if checkout is not None:
         variables["PYTHONPATH"] = str(checkout)
-    run = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    # The folder of the call comes first on the path of `python -m`, before PYTHONPATH.
+    run = subprocess.run(command, env=variables, cwd=checkout, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RustStreamError(f"{' '.join(command)} failed:\n{run.stderr[-2000:]}")
     return run

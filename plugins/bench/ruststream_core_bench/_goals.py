@@ -1,5 +1,7 @@
 """What the project wants to reach, each against the newest figures. Printed and published, never asserted."""
 
+# ruff: noqa: RUF001 - titles are written in three languages
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

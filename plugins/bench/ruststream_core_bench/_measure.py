@@ -114,8 +114,9 @@ def _installed(distribution: str) -> bool:
 def measure(
     scenario: Scenario, place: Place, plan: Plan, tell: Callable[[str], None] = lambda _: None
 ) -> Iterator[Rounds]:
-    """Calibrate, then run the rounds, raw, plugin, service, raw, ...: yields after each, so that an interrupt
-    leaves those that are complete.
+    """Calibrate, then run the rounds: raw, plugin, service, raw and so on.
+
+    Yields after each round, so that an interrupt leaves those that are complete.
 
     Args:
         scenario: what to run.
@@ -170,8 +171,9 @@ def calibrate(seconds_of: Callable[[int], float], target: float, *, step: int = 
     """
     count = min(_round_up(FIRST, step), most)
     while (took := seconds_of(count)) < target * ENOUGH and count < most:
+        # By four at least, or a loop with a slow start would creep; by sixteen at most, for what was too short to tell.
         wanted = count * target * ENOUGH * 1.5 / max(took, 1e-9)
-        count = min(_round_up(min(wanted, count * 16), step), most)
+        count = min(_round_up(min(max(wanted, count * 4), count * 16), step), most)
     # A tenth more: a round that happens to be faster than the calibration must last as well.
     return min(_round_up(count * target / took * 1.1, step), most)
 

@@ -1,8 +1,6 @@
-"""The other process: writes messages to a NATS server through a bare socket, as many as it is allowed to.
+"""Writes messages to a NATS server through a bare socket: `python -m ... HOST PORT SUBJECT`.
 
-`python -m ruststream_core_bench._producer HOST PORT SUBJECT STEP`. It says `ready` when it is connected. Each byte on
-standard input allows STEP messages more; the end of the input ends it. A client library would be the limit here, and
-without the allowance the reader's backlog, which no loop is about.
+A client library would be the limit here.
 """
 
 from __future__ import annotations
@@ -10,25 +8,22 @@ from __future__ import annotations
 import socket
 import sys
 
+from ruststream_core_bench._feeding import STEP, allowances
 from ruststream_core_bench._payload import BODY
 
 __all__ = ["main"]
 
 
-def main(host: str, port: str, subject: str, step: str) -> None:
-    """Run until the input ends."""
+def main(host: str, port: str, subject: str) -> None:
+    """Run until no more is wanted."""
     with socket.create_connection((host, int(port)), timeout=30) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _expect(link, b"INFO")
         link.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n')
         _expect(link, b"PONG")
-        print("ready", flush=True)
-        one = b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(BODY), BODY)
-        block = one * int(step)
-        allowed = sys.stdin.buffer.raw  # type: ignore[attr-defined]  # a buffered reader has it, its type does not say so
-        while credits := allowed.read(1024):
-            for _ in credits:
-                link.sendall(block)
+        block = b"PUB %s %d\r\n%s\r\n" % (subject.encode(), len(BODY), BODY) * STEP
+        for _ in allowances():
+            link.sendall(block)
         link.sendall(b"PING\r\n")
         _expect(link, b"PONG")
 

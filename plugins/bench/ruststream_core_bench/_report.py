@@ -1,5 +1,7 @@
 """Pages from `results.json`: one for each transport and one with all numbers, in every language of the site."""
 
+# ruff: noqa: RUF001 - the multiplication sign is meant
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -40,10 +42,13 @@ def page(result: PackageResult, language: Language) -> str:
         parts.append(f"![{say('chart', language)}]({result.name}.{language}.svg)")
         parts.append(table_of(result.scenarios, language))
     parts += _tail(result, language)
-    parts.append(
-        f"[{say('methodology', language)}](methodology.md) · [{say('numbers', language)}](numbers.{language}.md)"
-    )
+    parts.append(f"{_methodology(language)} · [{say('numbers', language)}](numbers.{language}.md)")
     return "\n\n".join(parts) + "\n"
+
+
+def _methodology(language: Language) -> str:
+    """The link to the one page that is written by hand."""
+    return f"[{say('methodology', language)}](methodology{'' if language == 'en' else f'.{language}'}.md)"
 
 
 def _tail(result: PackageResult, language: Language) -> Iterator[str]:
@@ -58,7 +63,7 @@ def _tail(result: PackageResult, language: Language) -> Iterator[str]:
 
 
 def _numbers(results: Sequence[PackageResult], language: Language) -> str:
-    parts = [f"# {say('all_numbers', language)}", f"[{say('methodology', language)}](methodology.md)"]
+    parts = [f"# {say('all_numbers', language)}", _methodology(language)]
     for result in results:
         parts.append(f"## [{result.package}: {result.name}]({result.name}.{language}.md)")
         if result.scenarios:

@@ -36,7 +36,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 def spread(rates: Sequence[float]) -> Spread:
     """Best, median and worst of at least one round."""
-    return Spread(max(rates), statistics.median(rates), min(rates))
+    return Spread(round(max(rates), 1), round(statistics.median(rates), 1), round(min(rates), 1))
 
 
 def judge(raw: Spread, other: Spread, rounds: int) -> Judgement:

@@ -23,11 +23,12 @@ GAP: Final = 14
 TOP: Final = 74
 
 STYLE: Final = """
-.ink{fill:#1f2328}.soft{fill:#59636e}.grid{stroke:#d1d9e0}.zero{stroke:#59636e}.notch{stroke:#ffffff;stroke-width:2}
+svg{background:#ffffff}.ink{fill:#1f2328}.soft{fill:#59636e}.grid{stroke:#d1d9e0}.zero{stroke:#59636e}.notch{stroke:#ffffff;stroke-width:2}
 .raw{fill:#6e7781;stroke:#6e7781}.adapter{fill:#0969da;stroke:#0969da}.framework{fill:#bc4c00;stroke:#bc4c00}
 .peer{fill:#8250df;stroke:#8250df}.bar{fill-opacity:.35;stroke:none}.hollow{fill:none;stroke-width:1.5}
 text{font:13px system-ui,sans-serif}.small{font-size:11px}
-@media (prefers-color-scheme:dark){.ink{fill:#e6edf3}.soft{fill:#9198a1}.grid{stroke:#3d444d}.zero{stroke:#9198a1}
+@media (prefers-color-scheme:dark){svg{background:#0d1117}
+.ink{fill:#e6edf3}.soft{fill:#9198a1}.grid{stroke:#3d444d}.zero{stroke:#9198a1}
 .notch{stroke:#0d1117}.raw{fill:#9198a1;stroke:#9198a1}.adapter{fill:#4493f8;stroke:#4493f8}
 .framework{fill:#f0883e;stroke:#f0883e}.peer{fill:#ab7df8;stroke:#ab7df8}.hollow{fill:none}.bar{stroke:none}}
 """
@@ -111,9 +112,9 @@ def _head(height: int, language: Language) -> Iterator[str]:
 def _grid(scale: _Scale, bottom: int) -> Iterator[str]:
     for tick in scale.ticks():
         x = scale.x(tick)
-        kind = "zero" if abs(tick) < 1e-9 else "grid"
+        kind, label = ("zero", "0") if abs(tick) < 1e-9 else ("grid", f"{tick:+g}")
         yield f'<line class="{kind}" x1="{x:.1f}" y1="{TOP - 10}" x2="{x:.1f}" y2="{bottom}"/>'
-        yield f'<text class="soft small" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{tick:+g} %</text>'
+        yield f'<text class="soft small" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{label} %</text>'
 
 
 def _row(row: Row, top: int, scale: _Scale, language: Language) -> Iterator[str]:
@@ -125,17 +126,12 @@ def _row(row: Row, top: int, scale: _Scale, language: Language) -> Iterator[str]
 
 
 def _bar(bar: _Bar, row: Row, top: int, scale: _Scale, language: Language) -> Iterator[str]:
-    worst, median, best = (scale.x(_percent(rate, row)) for rate in (bar.rates.worst, bar.rates.median, bar.rates.best))
+    rates = bar.rates
+    worst, median, best = (scale.x(_percent(rate, row)) for rate in (rates.worst, rates.median, rates.best))
     hollow = bar.verdict == "indistinguishable"
-    middle = top + 6
-    body = "hollow" if hollow else "bar"
-    notch = bar.kind if hollow else "notch"
-    yield f'<text class="soft small" x="{LEFT - 10}" y="{top + 10}" text-anchor="end">{escape(_label(bar, language))}</text>'
+    body, notch, dot = ("hollow", bar.kind, f"{bar.kind} hollow") if hollow else ("bar", "notch", bar.kind)
+    label = escape(f"{say(bar.label, language)}  {rates.best:,.0f}")
+    yield f'<text class="soft small" x="{LEFT - 10}" y="{top + 10}" text-anchor="end">{label}</text>'
     yield f'<rect class="{bar.kind} {body}" x="{worst:.1f}" y="{top}" width="{max(best - worst, 1):.1f}" height="12"/>'
     yield f'<line class="{notch}" x1="{median:.1f}" y1="{top}" x2="{median:.1f}" y2="{top + 12}"/>'
-    dot = f"{bar.kind} hollow" if hollow else bar.kind
-    yield f'<circle class="{dot}" cx="{best:.1f}" cy="{middle}" r="4"/>'
-
-
-def _label(bar: _Bar, language: Language) -> str:
-    return f"{say(bar.label, language)}  {bar.rates.best:,.0f}"
+    yield f'<circle class="{dot}" cx="{best:.1f}" cy="{top + 6}" r="4"/>'

@@ -1,5 +1,7 @@
 """What the generated pages say, in the languages of the site."""
 
+# ruff: noqa: RUF001 - titles are written in three languages
+
 from __future__ import annotations
 
 from collections.abc import Mapping

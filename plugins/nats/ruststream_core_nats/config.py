@@ -244,7 +244,9 @@ def _check_subject(owner: str, subject: str) -> None:
 
 def _check_entity(owner: str, setting: str, value: str | None) -> None:
     if value is not None and _ENTITY.fullmatch(value) is None:
-        raise ConfigError(f"{owner!r}: {setting}={value!r}, a name without blanks, dots, slashes and wildcards is needed")
+        raise ConfigError(
+            f"{owner!r}: {setting}={value!r}, a name without blanks, dots, slashes and wildcards is needed"
+        )
 
 
 def _check_jetstream(source: JetStream) -> None:
@@ -285,7 +287,9 @@ def _check_start(source: JetStream) -> None:
         raise ConfigError(f"{name!r}: start_time needs a time zone, datetime.now(UTC) for example")
     known = msgspec.inspect.type_info(DeliverPolicy)
     if policy is not None and isinstance(known, msgspec.inspect.LiteralType) and policy not in known.values:
-        raise ConfigError(f"{name!r}: deliver_policy={policy!r}, one of {', '.join(map(str, known.values))} is accepted")
+        raise ConfigError(
+            f"{name!r}: deliver_policy={policy!r}, one of {', '.join(map(str, known.values))} is accepted"
+        )
 
 
 def _check_ordered(source: JetStream) -> None:

@@ -27,8 +27,8 @@ from ruststream_core_sql._openers import dialect_of_url, opener_of, server_info
 from ruststream_core_sql._publisher import SqlSender
 from ruststream_core_sql._records import Inserter, Recorder, utc_now
 from ruststream_core_sql._subscription import Opening, SqlSubscription, open_subscription
-from ruststream_core_sql._wake import Hub
 from ruststream_core_sql._table import Table
+from ruststream_core_sql._wake import Hub
 from ruststream_core_sql.config import WINDOW, InboxQueue, Routes
 from ruststream_core_sql.errors import brief, is_passing
 
@@ -64,7 +64,7 @@ class SqlBroker(Broker[InboxQueue]):
         deadline: float = 30.0,
         listen: bool = False,
     ) -> None:
-        self._target = database
+        self.target = database
         self.dialect = dialect_of_url(database)
         self.routes = Routes(routes or {})
         self.pool_size = pool_size
@@ -75,7 +75,7 @@ class SqlBroker(Broker[InboxQueue]):
             raise ConfigError(f"listen=True: {self.dialect.name} has no LISTEN; leave it out, polling works everywhere")
 
     def __repr__(self) -> str:
-        return f"SqlBroker({self.dialect.name}, {server_info(self._target).host!r}, routes={self.routes.describe()})"
+        return f"SqlBroker({self.dialect.name}, {server_info(self.target).host!r}, routes={self.routes.describe()})"
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -108,7 +108,7 @@ class SqlBroker(Broker[InboxQueue]):
         return source.features()
 
     def describe(self) -> ServerInfo:
-        return server_info(self._target)
+        return server_info(self.target)
 
     def stand_in(self, clock: Clock) -> Broker[InboxQueue]:
         from ruststream_core_sql._stand_in import StandIn  # noqa: PLC0415  only tests need it
@@ -116,7 +116,7 @@ class SqlBroker(Broker[InboxQueue]):
         return StandIn(self, clock)
 
     async def connect(self) -> SqlConnection:
-        opener = opener_of(self._target, self.deadline)
+        opener = opener_of(self.target, self.deadline)
         return await self._connected(opener, LoopClock())
 
     async def _connected(self, opener: Opener, clock: Clock) -> SqlConnection:

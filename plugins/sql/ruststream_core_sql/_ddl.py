@@ -62,14 +62,16 @@ def create_table(table: Table, dialect: Dialect) -> list[str]:
     q = dialect.quote
     name = q(table.name) if table.schema is None else f"{q(table.schema)}.{q(table.name)}"
     lines = [f"    {q(column.name)} {_column(column, table, dialect)}" for column in table.columns]
-    create = f"CREATE TABLE {name} (\n" + ",\n".join(lines) + "\n)"
+    # MySQL: whatever the server's default, every text fits, and names differ by case.
+    options = " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if dialect.name == "mysql" else ""
+    create = f"CREATE TABLE {name} (\n" + ",\n".join(lines) + f"\n){options}"
     return [create, *_indexes(table, dialect, name)]
 
 
 def _indexes(table: Table, dialect: Dialect, name: str) -> list[str]:
     roles = ("group", "priority", "retry_after", "id")
     keys = [column for role in roles if (column := table.get(role)) is not None]
-    if keys == [table.id]:
+    if keys == [table.id] and not table.ordered:
         return []
     # PostgreSQL sorts NULL last unless told, and a claim wants what is due at once first.
     nulls = " NULLS FIRST" if dialect.name == "postgresql" else ""
@@ -77,7 +79,11 @@ def _indexes(table: Table, dialect: Dialect, name: str) -> list[str]:
     done = table.get("processed_at")
     partial = f" WHERE {dialect.quote(done.name)} IS NULL" if done is not None and dialect.name != "mysql" else ""
     index = dialect.quote(f"{table.name}_claim"[: dialect.longest_name])
-    return [f"CREATE INDEX {index} ON {name} ({', '.join(listed)}){partial}"]
+    found = [f"CREATE INDEX {index} ON {name} ({', '.join(listed)}){partial}"]
+    if (key := table.get("partition_key")) is not None and table.ordered:
+        by_key = dialect.quote(f"{table.name}_key"[: dialect.longest_name])
+        found.append(f"CREATE INDEX {by_key} ON {name} ({dialect.quote(key.name)}, {dialect.quote(table.id.name)})")
+    return found
 
 
 def _column(column: Column, table: Table, dialect: Dialect) -> str:

@@ -16,8 +16,8 @@ from ruststream_core.wire import Outgoing
 from ruststream_core_sql._convert import headers_to_json, key_value, payload_value
 from ruststream_core_sql._database import Database
 from ruststream_core_sql._dialects._base import Session, Store
-from ruststream_core_sql._wake import Hub
 from ruststream_core_sql._table import Column, Table
+from ruststream_core_sql._wake import Hub
 from ruststream_core_sql.config import Routes, SqlPublish
 from ruststream_core_sql.errors import brief, is_conflict, is_passing
 

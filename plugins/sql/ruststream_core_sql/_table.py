@@ -100,6 +100,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return self.get("fifo") is not None
 
     @property
+    def ordered(self) -> bool:
+        """An outbox whose rows keep their order by key, over all relays."""
+        return self.kind == "outbox" and self.get("partition_key") is not None and self.form == "lease"
+
+    @property
+    def guarded(self) -> bool:
+        """Claims have to go one after the other, because what one may take depends on what another has."""
+        return self.fifo or self.ordered
+
+    @property
     def others(self) -> tuple[Column, ...]:
         """The columns without a role: the service's own."""
         return tuple(c for c in self.columns if not c.roles or {role.value for role in c.roles} == {"generated"})

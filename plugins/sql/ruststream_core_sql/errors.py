@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ruststream_core.errors import ConfigError, ConnectError, PluginError, RustStreamError, SettleError
 
-__all__ = ["BatchRolledBack", "brief", "is_conflict", "is_passing", "to_connect_error", "to_terminal"]
+__all__ = ["BatchRolledBack", "brief", "is_conflict", "is_duplicate", "is_passing", "to_connect_error", "to_terminal"]
 
 
 class BatchRolledBack(SettleError):
@@ -54,6 +54,11 @@ def is_conflict(error: BaseException) -> bool:
     if type(error).__name__ in _PG_STALE:
         return True
     return _sqlstate(error) in _PG_CONFLICTS or _errno(error) in _MY_CONFLICTS
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether a MySQL server refused a row for its key. The other two are asked so that they need not refuse."""
+    return _errno(error) == 1062
 
 
 def is_passing(error: BaseException) -> bool:

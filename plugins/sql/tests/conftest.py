@@ -275,3 +275,51 @@ def _take() -> Any:
 @pytest.fixture(name="settled")
 def _settled() -> Any:
     return settled
+
+
+class _CancelAt:
+    """Awaits a coroutine, and has its task cancelled at the n-th suspension."""
+
+    def __init__(self, work: Any, step: int) -> None:
+        self._work = work
+        self._step = step
+        self.reached = False
+
+    def __await__(self) -> Any:
+        inner = self._work.__await__()
+        task = asyncio.current_task()
+        assert task is not None
+        count = 0
+        send, value = inner.send, None
+        while True:
+            try:
+                waiting = send(value)
+            except StopIteration as end:
+                return end.value
+            if count == self._step:
+                self.reached = True
+                asyncio.get_running_loop().call_soon(task.cancel)
+            count += 1
+            try:
+                value = yield waiting
+                send = inner.send
+            except BaseException as exc:
+                send, value = inner.throw, exc
+
+
+async def cancelled_at(work: Any, step: int) -> tuple[bool, Any]:
+    """Run `work`, cancelled at its n-th suspension; whether it has one, and what it returned all the same."""
+    cut = _CancelAt(work, step)
+
+    async def run() -> Any:
+        return await cut
+
+    (result,) = await asyncio.gather(asyncio.ensure_future(run()), return_exceptions=True)
+    if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+        raise result
+    return cut.reached, None if isinstance(result, BaseException) else result
+
+
+@pytest.fixture(name="cancelled_at")
+def _cancelled_at() -> Any:
+    return cancelled_at

@@ -4,6 +4,8 @@ The raw loop is the one that everybody would write by hand on `receive`: decode,
 are published in slabs while the watch stands still, so that memory stays flat and publishing is not measured.
 """
 
+# ruff: noqa: RUF001 - titles are written in three languages
+
 from __future__ import annotations
 
 import asyncio
@@ -23,7 +25,7 @@ from ruststream_core.wire import Delivery, Outgoing
 from ruststream_core_bench._payload import BODY, KEYS, Order, Receipt, counting, counting_batches, decode, encode
 from ruststream_core_bench._scenario import Loop, Place, Scenario, Suite, Tally, Task, Text
 
-__all__ = ["CHUNK", "SUITE", "Layer", "NoWatch", "drive_contract"]
+__all__ = ["SUITE", "Layer", "NoWatch", "drive_contract"]
 
 SLAB: Final = 50_000
 """Messages that wait in the queue at most: 64 chunks would do, but each slab costs one switch of tasks."""
@@ -59,7 +61,7 @@ class Layer(Middleware):
 # ------------------------------------------------------------------------------------------------------- feeding
 
 
-class Source:
+class _Queue:
     """The queue of one task, and what feeds it."""
 
     def __init__(self, task: Task, broker: MemoryBroker, sender: Sender) -> None:
@@ -87,19 +89,25 @@ class Source:
 
 
 @asynccontextmanager
-async def _source(task: Task) -> AsyncIterator[Source]:
+async def _source(task: Task) -> AsyncIterator[_Queue]:
     broker = MemoryBroker()
     connection = await broker.connect()
     try:
-        yield Source(task, broker, await connection.sender())
+        yield _Queue(task, broker, await connection.sender())
     finally:
         await connection.aclose(1.0)
 
 
-async def _slabs(task: Task, tally: Tally, feed: Feeder, between: Callable[[], Awaitable[None]] | None = None) -> None:
+async def _slabs(
+    task: Task,
+    tally: Tally,
+    feed: Feeder,
+    between: Callable[[], Awaitable[None]] | None = None,
+    most: int = SLAB,
+) -> None:
     left = task.messages
     while left:
-        size = min(left, SLAB)
+        size = min(left, most)
         feed(size)
         seen = tally.more(size)
         with task.watch:
@@ -138,8 +146,10 @@ async def _drive(subscription: Subscription, handle: Callable[[Order], Awaitable
 
 
 async def drive_contract(subscription: Subscription, handle: Callable[[Order], Awaitable[None]]) -> None:
-    """The same with all that the contract asks of whoever drives a subscription: lost deliveries are skipped, an
-    error gives the delivery back, pending settlements are kept until they are decided."""
+    """The same with all that the contract asks of whoever drives a subscription.
+
+    Lost deliveries are skipped, an error gives the delivery back, pending settlements are kept until decided.
+    """
     pending: set[asyncio.Future[None]] = set()
     last: asyncio.Future[None] | None = None
     while chunk := await subscription.receive(CHUNK):
@@ -248,7 +258,7 @@ async def _service_context(task: Task) -> None:
         app = App("bench", broker=source.broker)
 
         @app.subscriber(task.name)
-        async def handle(order: Order, ctx: Context) -> None:
+        async def handle(order: Order, ctx: Context) -> None:  # noqa: ARG001  what is measured is that they are there
             tally.count += 1
             if tally.count == tally.goal:
                 tally.hit()
@@ -280,7 +290,7 @@ def _replying(tally: Tally) -> Callable[[Order], Awaitable[Receipt]]:
 
 
 @asynccontextmanager
-async def _emptying(source: Source) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
+async def _emptying(source: _Queue) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
     """A name for replies, and what takes away those that have gathered there."""
     name = source.task.name + "-replies"
     connection = await source.broker.connect()
@@ -389,7 +399,8 @@ def _routes(count: int) -> Loop:
                 name = f"{task.name}-{number}" if count > 1 else task.name
                 app.subscriber(name, name=name)(counting(tally))
             async with app.start():
-                await _slabs(task, tally, source.feed if count == 1 else source.feed_many)
+                # Four chunks for each of many routes: a wake-up is paid once a slab, as under a load.
+                await _slabs(task, tally, source.feed if count == 1 else source.feed_many, most=4 * CHUNK * ROUTES)
 
     return loop
 

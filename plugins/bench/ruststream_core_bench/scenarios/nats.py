@@ -4,10 +4,11 @@ Messages come from another process over a bare socket, a few thousand ahead of t
 client's callback on Core, which is four times as fast as its iterator, and fetches of 256 on JetStream.
 """
 
+# ruff: noqa: RUF001 - titles are written in three languages
+
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -24,15 +25,13 @@ from ruststream_core.settlement import ACK
 from ruststream_core.testing.servers import NatsServer
 from ruststream_core.wire import Outgoing
 from ruststream_core_bench._environment import round_trip
+from ruststream_core_bench._feeding import STEP, produce
 from ruststream_core_bench._payload import BODY, Order, Receipt, counting, counting_batches, decode, encode
 from ruststream_core_bench._scenario import Loop, Place, Scenario, Suite, Tally, Task, Text
 from ruststream_core_bench.scenarios.memory import NoWatch, drive_contract
 
 __all__ = ["SUITE"]
 
-STEP: Final = 1_000
-AHEAD: Final = 16
-"""Steps that the producer may be ahead of the reader."""
 FETCH: Final = 256
 BATCH: Final = 64
 WINDOW: Final = 256
@@ -46,49 +45,9 @@ OPEN_SECONDS: Final = 3600.0
 
 
 async def _produce(task: Task, tally: Tally) -> None:
-    """Let the other process send and wait for the last message; the watch runs meanwhile."""
+    """Let the other process send to the task's subject."""
     address = urlsplit(task.place.url)
-    command = (sys.executable, "-m", "ruststream_core_bench._producer")
-    producer = await asyncio.create_subprocess_exec(
-        *command,
-        str(address.hostname),
-        str(address.port),
-        task.name,
-        str(STEP),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert producer.stdin is not None
-    assert producer.stdout is not None
-    try:
-        if await producer.stdout.readline() != b"ready\n":
-            raise RustStreamError("the producer did not reach the server")
-        with task.watch:
-            await _allow(task.messages // STEP, tally, producer.stdin.write)
-    finally:
-        producer.stdin.close()
-        await producer.wait()
-
-
-def _allow(steps: int, tally: Tally, write: Callable[[bytes], None]) -> asyncio.Future[None]:
-    """Allow some steps, and one more for each that was read; ends when all were."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    first = min(AHEAD, steps)
-    given = first
-
-    def read() -> None:
-        nonlocal given
-        if tally.goal == steps * STEP:
-            done.set_result(None)
-            return
-        tally.at(tally.goal + STEP, read)
-        if given < steps:
-            given += 1
-            write(b".")
-
-    tally.at(STEP, read)
-    write(b"." * first)
-    return done
+    await produce(task, tally, "ruststream_core_bench._producer", str(address.hostname), str(address.port), task.name)
 
 
 @asynccontextmanager
@@ -129,7 +88,8 @@ async def _stream(task: Task, *, consumer: bool = True) -> AsyncIterator[Any]:
 async def _all_settled(context: Any, task: Task) -> None:
     """A loop that is fast because it does not acknowledge is no result."""
     async with asyncio.timeout(SETTLE_SECONDS):
-        while (info := await context.consumer_info(task.name, task.name)).ack_floor.consumer_seq < task.messages:
+        # Only the server knows, and it does not tell by itself.
+        while (info := await context.consumer_info(task.name, task.name)).ack_floor.consumer_seq < task.messages:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     if info.num_redelivered or info.ack_floor.consumer_seq != task.messages:
         raise RustStreamError(f"of {task.messages} messages some were delivered again: {info}")

@@ -90,11 +90,16 @@ class Composer:
         else:
             self._cut(out, raw, room)
 
-    def size_of(self, key: str, payload: bytes) -> int:
-        """At most how many bytes `add` will append, beacons included."""
+    def end_after(self, key: str, payload: bytes) -> int:
+        """The offset behind that message, were it added: with its beacons, as large as they may become."""
         size = 32 + len(key) + len(payload)
-        beacon = 7 + self._most * 282
-        return size + beacon * (1 + size // max(1, self.interval - beacon))
+        room = self.interval - self.offset % self.interval
+        if size < room:
+            return self.offset + size
+        longest = max(len(key), *map(len, self._prefixes)) if self._prefixes else len(key)
+        beacon = 7 + min(self._most, len(self._order) + 1) * (27 + longest)
+        behind = size - room
+        return self.offset + size + beacon * (1 + behind // (self.interval - beacon))
 
     def _prefix(self, key: str) -> bytes:
         raw = key.encode()

@@ -175,13 +175,13 @@ class StreamWriter:
         self._continues = False
 
     def _make_room(self, key: str, payload: bytes) -> None:
-        end = self._composer.offset + self._composer.size_of(key, payload)
+        end = self._composer.end_after(key, payload)
         rotation = self._rotation
         aged = rotation.age is not None and self._clock() - self.header.created_at >= rotation.age * 1000
         large = rotation.size is not None and end > rotation.size
         if (aged or large) and self._composer.offset > EMPTY:
             self.rotate()
-            end = self._composer.offset + self._composer.size_of(key, payload)
+            end = self._composer.end_after(key, payload)
         if end > self._limit:
             raise FileTooLarge(
                 f"{self.path}: a message of {len(payload)} bytes would take it over its limit of {self._limit} bytes; "

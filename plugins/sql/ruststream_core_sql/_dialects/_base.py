@@ -226,6 +226,22 @@ class Store(ABC):
         """Add rows in order, all or none; with the commit, notify that these queues have `news`."""
 
     @abstractmethod
+    async def record(self, session: Session, columns: Sequence[Column], row: Sequence[Any]) -> Any:
+        """Add one row; its id."""
+
+    @abstractmethod
+    async def unfinished(self, session: Session, row_id: Any) -> bool:
+        """Whether a row is there and not done."""
+
+    @abstractmethod
+    async def finish_by_id(self, session: Session, row_id: Any) -> None:
+        """Delete or mark a row, whoever holds it."""
+
+    @abstractmethod
+    async def purge(self, session: Session, age: float, limit: int) -> int:
+        """Remove up to `limit` rows that were finished `age` seconds ago; how many it were."""
+
+    @abstractmethod
     async def depth(self, session: Session) -> int:
         """How many rows are unfinished."""
 

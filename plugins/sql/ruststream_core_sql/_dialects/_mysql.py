@@ -163,7 +163,8 @@ class MySqlStore(Store):
 
     async def claim(self, session: Any, limit: int) -> tuple[Any, Sequence[Any]]:
         token = self._fresh_token()
-        if self.queue.table.fifo and not await self.try_lock(session, self._guard):
+        guarded = self.queue.table.guarded
+        if guarded and not await self.try_lock(session, self._guard):
             return token, ()
         try:
             rows = await session.fetch(f"START TRANSACTION; {self._text.select(limit)}")
@@ -172,7 +173,7 @@ class MySqlStore(Store):
                 await session.execute(f"{self._text.hold(ids, session.literal(token))}; COMMIT")
             else:
                 await session.commit()
-            if self.queue.table.fifo:
+            if guarded:
                 await self.unlock(session, self._guard)
         except BaseException:
             session.abort()
@@ -247,10 +248,22 @@ class MySqlStore(Store):
     # -------------------------------------------------------------------------------------------- settlements
 
     async def settle(self, session: Any, kind: Kind, items: Sequence[Item]) -> set[Any] | None:
+        if kind == "retry" and not self._names.retry_after:
+            return await self._postpone(session, items)
         if kind != "retry" or not any(item.delay is not None for item in items):
             return await self._each(session, items, lambda mine, _: self._text.settle(kind, mine))
         delays = {id(item): item.delay for item in items}
         return await self._each(session, items, lambda mine, some: self._text.retry(mine, self._delay(session, some, delays)))
+
+    async def _postpone(self, session: Any, items: Sequence[Item]) -> set[Any] | None:
+        """Without a column for the due time: one statement for each delay."""
+        ours: set[Any] = set()
+        for delay in {item.delay for item in items}:
+            some = [item for item in items if item.delay == delay]
+            due = None if delay is None else f"{NOW} + INTERVAL {int(delay * 1e6)} MICROSECOND"
+            got = await self._each(session, some, lambda mine, _, due=due: self._text.retry(mine, due))
+            ours.update([item.id for item in some] if got is None else got)
+        return None if len(ours) == len(items) else ours
 
     def _delay(self, session: Any, items: Sequence[Item], delays: Mapping[int, float | None]) -> str:
         """The new due time of each row; those without a delay keep theirs."""
@@ -324,6 +337,26 @@ class MySqlStore(Store):
         literal = session.literal
         values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
         await session.execute(f"INSERT INTO {self._names.table} ({self._names.list(columns)}) VALUES {values}")  # noqa: S608
+
+    async def record(self, session: Any, columns: Sequence[Column], row: Sequence[Any]) -> Any:
+        values = ", ".join(map(session.literal, row))
+        insert = f"INSERT INTO {self._names.table} ({self._names.list(columns)}) VALUES ({values})"  # noqa: S608
+        own = next((value for column, value in zip(columns, row, strict=True) if column.has("id")), None)
+        if own is not None:
+            await session.execute(insert)
+            return own
+        return (await session.fetch(f"{insert}; SELECT LAST_INSERT_ID()"))[0][0]
+
+    async def unfinished(self, session: Any, row_id: Any) -> bool:
+        return bool(await session.fetch(self._text.look(session.literal(row_id))))
+
+    async def finish_by_id(self, session: Any, row_id: Any) -> None:
+        n = self._names
+        await session.execute(self._text.settle("finish", f"{n.id} = {session.literal(row_id)}")[0])
+
+    async def purge(self, session: Any, age: float, limit: int) -> int:
+        count: int = await session.execute(self._text.purge(age, limit))
+        return count
 
     async def depth(self, session: Any) -> int:
         rows = await session.fetch(self._text.depth())

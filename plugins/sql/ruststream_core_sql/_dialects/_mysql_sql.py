@@ -38,6 +38,7 @@ class Text:
             where = f"{n.id} IN ({ids}) AND {where}"
         elif self._table.fifo:
             return self._head()
+        where = n.where([where, *n.ordered(self.group, f"{n.table}.")])
         return f"SELECT {self._shown} FROM {self._from} WHERE {where} ORDER BY {n.order()} LIMIT {limit} FOR UPDATE SKIP LOCKED"  # noqa: S608
 
     def _head(self) -> str:
@@ -81,6 +82,18 @@ class Text:
         n = self._n
         return f"SELECT count(*) FROM {n.table} WHERE {n.where(n.unfinished(self.group))}"  # noqa: S608
 
+    def look(self, row_id: str) -> str:
+        """Whether a row is there and unfinished."""
+        n = self._n
+        unfinished = [f"{n.processed_at} IS NULL"] if n.processed_at else []
+        return f"SELECT 1 FROM {n.table} WHERE {n.where([f'{n.id} = {row_id}', *unfinished])}"  # noqa: S608
+
+    def purge(self, age: float, limit: int) -> str:
+        """Remove finished rows of that age."""
+        n = self._n
+        old = f"{n.now} - INTERVAL {int(age * 1e6)} MICROSECOND"
+        return f"DELETE FROM {n.table} WHERE {n.processed_at} < {old} LIMIT {limit}"  # noqa: S608
+
     # -------------------------------------------------------------------------------------------- settlements
 
     def mine(self, ids: str, token: str | None) -> str:
@@ -116,9 +129,7 @@ class Text:
         n = self._n
         leased = self._table.form == "lease"
         sets = [f"{n.attempt} = {n.attempt} + 1"] if n.attempt and not leased else []
-        if due is not None and n.retry_after:
-            sets.append(f"{n.retry_after} = {due}")
-        sets += n.freed()
+        sets += n.freed() if due is None else n.postponed(due)
         return [f"UPDATE {n.table} SET {', '.join(sets)} WHERE {mine}"] if sets else []  # noqa: S608
 
     def _release(self, mine: str) -> list[str]:

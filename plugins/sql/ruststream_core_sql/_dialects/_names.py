@@ -35,6 +35,7 @@ class Names:
         self.processed_at = self._of(table.name_of("processed_at"))
         self.locked_until = self._of(table.name_of("locked_until"))
         self.token = self._of(table.name_of("lease_token"))
+        self.key = self._of(table.name_of("partition_key")) if table.ordered else None
 
     def _of(self, name: str | None) -> str | None:
         return None if name is None else self.quote(name)
@@ -80,3 +81,24 @@ class Names:
     def freed(self) -> list[str]:
         """Assignments that end a lease."""
         return [f"{column} = NULL" for column in (self.locked_until, self.token) if column]
+
+    def postponed(self, due: str) -> list[str]:
+        """Assignments that make a row due later and end its lease. An outbox without a column for it is kept by the
+        lease's own: held by nobody until then."""
+        if self.retry_after:
+            return [f"{self.retry_after} = {due}", *self.freed()]
+        if self.locked_until:
+            return [f"{self.locked_until} = {due}", *([f"{self.token} = NULL"] if self.token else [])]
+        return []
+
+    def ordered(self, group: str, alias: str) -> list[str]:
+        """The condition that keeps an outbox in order by key: no earlier row of the key is held or waits.
+
+        Rows without a key have no order.
+        """
+        if not self.key:
+            return []
+        held = [f"e.{column} > {self.now}" for column in (self.locked_until, self.retry_after) if column]
+        conditions = [f"e.{self.key} = {alias}{self.key}", f"e.{self.id} < {alias}{self.id}"]
+        conditions += [*self.unfinished(group, "e."), f"({' OR '.join(held)})"]
+        return [f"NOT EXISTS (SELECT 1 FROM {self.table} AS e WHERE {self.where(conditions)})"]  # noqa: S608

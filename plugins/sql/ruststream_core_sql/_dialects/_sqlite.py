@@ -229,6 +229,23 @@ class SqliteStore(Store):
             sql = f"INSERT INTO {names.table} DEFAULT VALUES"
         await session.run(self._atomic(session, lambda connection: connection.executemany(sql, rows)))
 
+    async def record(self, session: Any, columns: Sequence[Column], row: Sequence[Any]) -> Any:
+        names = self._names
+        marks = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {names.table} ({names.list(columns)}) VALUES ({marks}) RETURNING {names.id}"  # noqa: S608
+        return (await session.fetch(sql, row))[0][0]
+
+    async def unfinished(self, session: Any, row_id: Any) -> bool:
+        return bool(await session.fetch(self._sql["look"], {"id": row_id}))
+
+    async def finish_by_id(self, session: Any, row_id: Any) -> None:
+        await session.execute(self._sql["finish_one"], self._args(session, id=row_id))
+
+    async def purge(self, session: Any, age: float, limit: int) -> int:
+        old = stamp(session.worker.now() - timedelta(seconds=age))
+        count: int = await session.execute(self._sql["purge"], {"old": old, "limit": limit})
+        return count
+
     async def depth(self, session: Any) -> int:
         rows = await session.fetch(self._sql["depth"], self._args(session))
         count: int = rows[0][0]

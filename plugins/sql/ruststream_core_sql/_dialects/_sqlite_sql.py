@@ -29,10 +29,10 @@ def _lease(queue: Queue, n: Names, shown: Sequence[Column]) -> dict[str, str]:
         sets.append(f"{n.token} = :token")
     if n.attempt:
         sets.append(f"{n.attempt} = {n.attempt} + 1")
-    chosen = f"SELECT {n.id} FROM {n.table} WHERE {_due(queue, n)} ORDER BY {n.order()} LIMIT :limit"  # noqa: S608
+    chosen = f"SELECT c.{n.id} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"  # noqa: S608
     order = [column for column in (n.priority, n.retry_after, n.id) if column]
     return {
-        "peek": f"SELECT 1 FROM {n.table} WHERE {_due(queue, n)} LIMIT 1",  # noqa: S608
+        "peek": f"SELECT 1 FROM {n.table} AS c WHERE {_due(queue, n)} LIMIT 1",  # noqa: S608
         "claim": (
             f"UPDATE {n.table} SET {', '.join(sets)} WHERE {n.id} IN ({chosen}) "  # noqa: S608
             f"RETURNING {n.list(shown)}, {', '.join(order)}"
@@ -52,10 +52,10 @@ def _holder(table: object) -> str:
 
 def _due(queue: Queue, n: Names) -> str:
     if not queue.table.fifo:
-        return n.claimable(":group")
+        return n.where([n.claimable(":group", "c."), *n.ordered(":group", "c.")])
     unfinished = n.where(n.unfinished(":group"))
     head = f"SELECT {n.id} FROM {n.table} WHERE {unfinished} ORDER BY {n.order()} LIMIT 1"  # noqa: S608
-    conditions = [f"{n.id} = ({head})", n.claimable(":group")]
+    conditions = [f"c.{n.id} = ({head})", n.claimable(":group", "c.")]
     if n.locked_until:
         busy = f"SELECT 1 FROM {n.table} WHERE {unfinished} AND {n.locked_until} > :now"  # noqa: S608
         conditions.append(f"NOT EXISTS ({busy})")
@@ -63,10 +63,10 @@ def _due(queue: Queue, n: Names) -> str:
 
 
 def _advisory(queue: Queue, n: Names, shown: Sequence[Column]) -> dict[str, str]:
-    key = "".join(f", {n.quote(column.name)}" for column in queue.table.advisory_columns())
+    key = "".join(f", c.{n.quote(column.name)}" for column in queue.table.advisory_columns())
     return {
         "candidates": (
-            f"SELECT {n.id}{key} FROM {n.table} WHERE {_due(queue, n)} ORDER BY {n.order()} LIMIT :limit"  # noqa: S608
+            f"SELECT c.{n.id}{key} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"  # noqa: S608
         ),
         "take": f"SELECT {n.list(shown)} FROM {n.table} WHERE {n.id} = :id AND {n.claimable(':group')}",  # noqa: S608
     }
@@ -79,14 +79,22 @@ def _settlements(queue: Queue, n: Names) -> dict[str, str]:
     if n.processed_at:
         sql["finish"] = f"UPDATE {n.table} SET {', '.join([f'{n.processed_at} = :now', *n.freed()])} WHERE {mine}"  # noqa: S608
     counted = [] if leased or not n.attempt else [f"{n.attempt} = {n.attempt} + 1"]
-    later = [f"{n.retry_after} = coalesce(:due, {n.retry_after})"] if n.retry_after else []
-    if sets := [*later, *counted, *n.freed()]:
+    # A retry without a delay leaves the due time as it is.
+    later = n.postponed(f"coalesce(:due, {n.retry_after})" if n.retry_after else ":due")
+    if sets := [*counted, *later]:
         sql["retry"] = f"UPDATE {n.table} SET {', '.join(sets)} WHERE {mine}"  # noqa: S608
     if leased:
         back = [f"{n.attempt} = max({n.attempt} - 1, 1)"] if n.attempt else []
         sql["release"] = f"UPDATE {n.table} SET {', '.join([*back, *n.freed()])} WHERE {mine}"  # noqa: S608
     if queue.buries:
         sql |= _bury(queue, n, mine)
+    open_ = f" AND {n.processed_at} IS NULL" if n.processed_at else ""
+    sql["look"] = f"SELECT 1 FROM {n.table} WHERE {n.id} = :id{open_}"  # noqa: S608
+    sql["finish_one"] = f"DELETE FROM {n.table} WHERE {n.id} = :id"  # noqa: S608
+    if n.processed_at:
+        old = f"SELECT {n.id} FROM {n.table} WHERE {n.processed_at} < :old LIMIT :limit"  # noqa: S608
+        sql["purge"] = f"DELETE FROM {n.table} WHERE {n.id} IN ({old})"  # noqa: S608
+        sql["finish_one"] = f"UPDATE {n.table} SET {n.processed_at} = :now WHERE {n.id} = :id"  # noqa: S608
     return sql
 
 

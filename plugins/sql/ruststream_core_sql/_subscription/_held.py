@@ -86,7 +86,7 @@ class HeldSubscription(SqlSubscription):
             holder = self._returned.popleft() if self._returned else None
             if holder is None:
                 if (line := await self._line()) is None:
-                    break
+                    continue  # the end, or somebody's rows came back
                 try:
                     holder = await shielded(self._attempt(line, limit, linger), self._come_back)
                 except Exception as exc:
@@ -120,6 +120,7 @@ class HeldSubscription(SqlSubscription):
             self._undelivered(holder)
         else:
             self._returned.append(holder)
+            self._pass_line()
             self._wake.set()
 
     def _undelivered(self, holder: Holder) -> None:
@@ -132,7 +133,7 @@ class HeldSubscription(SqlSubscription):
     async def _line(self) -> Line | None:
         """A session's place, when one is free; None at the end."""
         while not self._free:
-            if self._stopping:
+            if self._stopping or self._returned:
                 return None
             waiter = asyncio.get_running_loop().create_future()
             self._wanting.append(waiter)

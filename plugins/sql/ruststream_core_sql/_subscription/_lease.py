@@ -15,9 +15,9 @@ from ruststream_core_sql._database import Line
 from ruststream_core_sql._dialects._base import Kind, Session
 from ruststream_core_sql._subscription._base import UNREAD, Opening, SqlSubscription, bounded, log
 from ruststream_core_sql._subscription._delivery import SqlDelivery
-from ruststream_core_sql._wake import Pace
 from ruststream_core_sql._subscription._unit import SqlUnit
-from ruststream_core_sql._tasks import spawn
+from ruststream_core_sql._tasks import shielded, spawn
+from ruststream_core_sql._wake import Pace
 from ruststream_core_sql.errors import is_conflict, is_passing
 
 __all__ = ["Claim", "LeaseSubscription"]
@@ -90,7 +90,7 @@ class LeaseSubscription(SqlSubscription):
                 if not (room := await self._wait_for_room()):
                     break
                 try:
-                    full = await self._claim(min(room, self._pace.size))
+                    full = await shielded(self._claim(min(room, self._pace.size)))
                 except Exception as exc:
                     if not self._passing(exc):
                         raise
@@ -318,6 +318,9 @@ class LeaseSubscription(SqlSubscription):
             self._close_one(delivery)
 
     async def _renew(self, claims: Sequence[Claim]) -> None:
+        await shielded(self._renewed(claims))
+
+    async def _renewed(self, claims: Sequence[Claim]) -> None:
         async with self._turn:
             members = [m for claim in claims for m in claim.members if m.verdict is None and m.lost is None]
             if not members:
