@@ -14,7 +14,10 @@ import os
 import shutil
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+
+from ruststream_core import App
 
 HERE = Path(__file__).resolve().parent
 RECORDING = HERE / "data" / "orders.ss.xz"
@@ -32,8 +35,7 @@ def unpack(folder: Path) -> Path:
 
 async def run(total: int) -> dict[str, int]:
     """Run the service until the recording ends; returns its books."""
-    from orders import app
-
+    app: App = import_module("orders").app  # now that the environment says where its files are
     async with app.start() as running:
         ended = asyncio.ensure_future(running.wait())
         while not ended.done():

@@ -121,7 +121,8 @@ class Supervisor:
                 if self._signals == 0 and code < 0:
                     log.error("worker process %d was killed by signal %d; starting another", worker.pid, -code)
                     time.sleep(max(0.0, RESTART_AFTER - (time.monotonic() - self._started[worker.pid])))
-                    self._start()
+                    if self._signals == 0:  # it may have come meanwhile
+                        self._start()
                     continue
                 codes.append(code if code >= 0 else 128 - code)
                 if self._signals == 0 and code in FATAL:

@@ -111,6 +111,7 @@ async def no_task_is_left(lab: Lab) -> None:
     await tap.close()
     await (await lab.sender()).aclose(1.0)
     await (await lab.connection()).aclose(1.0)
+    lab.step = "waiting for the transport's tasks to end"
     left: set[asyncio.Task[object]] = set()
     for _ in range(200):
         left = {task for task in asyncio.all_tasks() - before if not task.done()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from ruststream_core.abc import Connection, Demand, Features, Sender, Source, State, Subscription
@@ -156,7 +156,8 @@ class Lab:
         self.taps: list[Tap] = []
         self._connections: list[Connection[Any]] = []
         self._senders: list[Sender] = []
-        self._names: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._tasks: list[asyncio.Task[Any]] = []
         self.name = target.new_name()
 
     # -------------------------------------------------------------------------------------------- saying
@@ -197,7 +198,7 @@ class Lab:
     async def prepared(self, name: str) -> str:
         """`name`, after the server has what it needs for it."""
         if name not in self._names:
-            self._names[name] = name
+            self._names.add(name)
             if self.target.prepare is not None:
                 await self.target.prepare(name)
         return name
@@ -279,11 +280,20 @@ class Lab:
         self.step = "publishing"
         await settled([sender.send(out) for out in outs])
 
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that does not outlive the check."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.append(task)
+        return task
+
     # ------------------------------------------------------------------------------------------- closing
 
     async def close(self) -> list[str]:
         """Close what is open, each within a bound; say what hung or raised."""
         trouble: list[str] = []
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for tap in self.taps:
             if tap.open:
                 await self._bounded("Subscription.aclose", _quit(tap), trouble)

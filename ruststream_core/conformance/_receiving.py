@@ -244,7 +244,9 @@ async def full_window_blocks_nobody_else(lab: Lab) -> None:
 async def receivers_receive_side_by_side(lab: Lab) -> None:
     tap = await lab.open(demand=Demand(workers=4))
     count = min(tap.subscription.receivers, 4)
-    calls = [asyncio.ensure_future(tap.subscription.receive(1)) for _ in range(count)]
+    calls = [lab.spawn(tap.subscription.receive(1)) for _ in range(count)]
+    done, _ = await asyncio.wait(calls, timeout=lab.target.quiet)
+    lab.expect(not done, f"{len(done)} of {count} receive calls returned or raised with nothing published")
     await lab.publish(*numbered(count))
     lab.step = f"waiting for {count} receive calls side by side"
     await asyncio.wait(calls)

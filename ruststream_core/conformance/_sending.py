@@ -52,6 +52,7 @@ async def unsendable_is_refused(lab: Lab) -> None:
     tap, sender = await lab.open(), await lab.sender()
     await settled([sender.send(lab.out(b"before"))])
     await lab.raises(PublishError, lambda: sender.send(_refused(lab)), "sending what cannot be sent")
+    lab.step = "sending after a message was refused"
     await settled([sender.send(lab.out(b"after"))])
     chunk = await tap.take(2)
     lab.equal([delivery.payload for delivery in chunk], [b"before", b"after"], "what arrived")
@@ -97,7 +98,7 @@ async def request_is_answered(lab: Lab) -> None:
     tap, asking = await lab.open(), cast("RequestReply", await lab.connection())
     textual = lab.features.headers != "none"
     headers = Headers([("x-check-a", "1")]) if textual else Headers()
-    request = asyncio.create_task(asking.request(lab.out(b"question", headers=headers), 60.0))
+    request = lab.spawn(asking.request(lab.out(b"question", headers=headers), 60.0))
     (delivery,) = await tap.take(1, "a request")
     lab.equal(delivery.payload, b"question", "the request")
     lab.expect(delivery.reply_to, "the request has no reply_to")
@@ -119,7 +120,7 @@ async def request_is_answered(lab: Lab) -> None:
 async def requests_get_their_own_answers(lab: Lab) -> None:
     tap, asking = await lab.open(), cast("RequestReply", await lab.connection())
     payloads = numbered(5)
-    requests = [asyncio.create_task(asking.request(lab.out(payload), 60.0)) for payload in payloads]
+    requests = [lab.spawn(asking.request(lab.out(payload), 60.0)) for payload in payloads]
     for delivery in reversed(await tap.take(5, "requests")):
         await lab.send(Outgoing(b"answer to " + delivery.payload, delivery.reply_to or ""))
         await tap.settle(delivery)
@@ -131,14 +132,14 @@ async def requests_get_their_own_answers(lab: Lab) -> None:
 @check("A request that nobody answers ends with TimeoutError, and a late answer harms nobody.", feature("request"))
 async def request_times_out(lab: Lab) -> None:
     tap, asking = await lab.open(), cast("RequestReply", await lab.connection())
-    request = asyncio.create_task(asking.request(lab.out(b"question"), 0.5))
+    request = lab.spawn(asking.request(lab.out(b"question"), 0.5))
     (delivery,) = await tap.take(1, "a request")
     await lab.target.pass_time(1.0)
     lab.step = "waiting for the request's TimeoutError"
     await lab.raises(TimeoutError, lambda: request, "a request without an answer")
     await lab.send(Outgoing(b"too late", delivery.reply_to or ""))
     await tap.settle(delivery)
-    second = asyncio.create_task(asking.request(lab.out(b"another"), 60.0))
+    second = lab.spawn(asking.request(lab.out(b"another"), 60.0))
     (delivery,) = await tap.take(1, "another request")
     await lab.send(Outgoing(b"in time", delivery.reply_to or ""))
     await tap.settle(delivery)

@@ -250,7 +250,7 @@ def _demand(
         raise ConfigError(f"{where}: a Transaction goes with single messages, not with batch=")
     if spec.wants_seeker and not features.seek:
         raise ConfigError(f"{where}: the handler takes a Seeker, and {template.text!r} cannot seek")
-    linger = 0.0 if batch is None else batch.max_wait if batch.max_wait is not None else 0.01
+    linger = 0.0 if batch is None or batch.size == 1 else batch.max_wait if batch.max_wait is not None else 0.01
     demand = Demand(
         workers=workers.workers if isinstance(workers, ByKey) else workers,
         batch=batch.size if batch is not None else 1,

@@ -7,13 +7,23 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from ruststream_core.abc import Broker, Connection, Sender, Subscription
 from ruststream_core.conformance import Target
 from ruststream_core.memory import MemoryBroker
 from ruststream_core.wire import Delivery
 from tests.conformance.leasing import LeaseBroker
 from tests.conformance.targets import PASSWORD, lease, queue
 
-__all__ = ["ALL_MUTANTS", "Broken", "BrokenBroker", "BrokenConnection", "BrokenDelivery", "BrokenSender", "mutant"]
+__all__ = [
+    "ALL_MUTANTS",
+    "Broken",
+    "BrokenBroker",
+    "BrokenConnection",
+    "BrokenDelivery",
+    "BrokenSender",
+    "BrokenSubscription",
+    "mutant",
+]
 
 ALL_MUTANTS: list[tuple[type[Broken], str, Callable[..., Target]]] = []
 
@@ -21,27 +31,30 @@ ALL_MUTANTS: list[tuple[type[Broken], str, Callable[..., Target]]] = []
 class Broken:
     """Base of every mixin."""
 
+    __slots__ = ()
     __test__: ClassVar[bool] = False
 
 
-class BrokenBroker(Broken):
+class BrokenBroker(Broken, Broker[Any]):
     """Mixed into the broker's class."""
 
 
-class BrokenConnection(Broken):
+class BrokenConnection(Broken, Connection[Any]):
     """Becomes the class of each connection."""
 
 
-class BrokenSubscription(Broken):
+class BrokenSubscription(Broken, Subscription):
     """Becomes the class of each subscription."""
 
 
-class BrokenSender(Broken):
+class BrokenSender(Broken, Sender):
     """Becomes the class of each sender."""
 
 
 class BrokenDelivery(Delivery, Broken):
     """Stands in front of each delivery."""
+
+    __slots__ = ("inner",)
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -76,11 +89,16 @@ def mutant(*caught_by: str, on: Callable[..., Target] = queue) -> Callable[[type
     return enter
 
 
-def become(thing: Any, mixin: type[Broken], *wanted: type[Broken]) -> Any:
-    """Change the class of `thing`, where the mixin is for such things."""
-    if issubclass(mixin, wanted):
-        thing.__class__ = type(mixin.__name__, (mixin, type(thing)), {})
-    return thing
+def become(thing: Any, mixin: type[Broken], wanted: type[Broken], *lists: list[Any]) -> Any:
+    """The same object under another class, where the mixin is for such things; in these lists too."""
+    if not issubclass(mixin, wanted):
+        return thing
+    kind: Any = type(mixin.__name__, (mixin, type(thing)), {})
+    other = kind.__new__(kind)
+    other.__dict__ = thing.__dict__
+    for each in lists:
+        each[:] = [other if item is thing else item for item in each]
+    return other
 
 
 def broken(mixin: type[Broken], on: Callable[..., Target]) -> Target:
@@ -89,26 +107,27 @@ def broken(mixin: type[Broken], on: Callable[..., Target]) -> Target:
     bases = (mixin, _Breaking, base) if issubclass(mixin, BrokenBroker) else (_Breaking, base)
     kind: Any = type(f"{mixin.__name__}Broker", bases, {"mixin": mixin})
     make = (lambda: kind(PASSWORD)) if on is lease else kind
-    return on(make, scale=0.02, quiet=0.01)
+    return on(make, scale=0.01, quiet=0.01)
 
 
-class _Breaking:
+class _Breaking(Broker[Any]):
     """Breaks what a broker makes."""
 
     mixin: type[Any]
 
     def stand_in(self, clock: Any) -> Any:
-        made: Any = super().stand_in(clock)  # type: ignore[misc]
-        made.__class__ = type(self)
-        return made
+        kind: Any = type(self)
+        return kind(getattr(self, "_password", "memory"), clock=clock)
 
     async def connect(self) -> Any:
-        connection: Any = await super().connect()  # type: ignore[misc]
+        connection: Any = await super().connect()  # type: ignore[safe-super]
         mixin = self.mixin
         subscribe, sender = type(connection).subscribe, type(connection).sender
 
         async def broken_subscribe(this: Any, *args: Any) -> Any:
-            subscription = become(await subscribe(this, *args), mixin, BrokenSubscription)
+            made = await subscribe(this, *args)
+            lists = (made._feed.members, made._store.subscriptions, this._subscriptions, getattr(this, "leased", []))
+            subscription = become(made, mixin, BrokenSubscription, *lists)
             if issubclass(mixin, BrokenDelivery):
                 subscription.__class__ = type("Fronting", (_Fronting, type(subscription)), {"mixin": mixin})
             return subscription
@@ -118,16 +137,16 @@ class _Breaking:
 
         methods = {"subscribe": broken_subscribe, "sender": broken_sender}
         connection.__class__ = type("Connection", (type(connection),), methods)
-        return become(connection, mixin, BrokenConnection)
+        return become(connection, mixin, BrokenConnection, getattr(self, "connections", []))
 
 
-class _Fronting:
+class _Fronting(Subscription):
     """Hands out deliveries with something in front."""
 
     mixin: type[Any]
 
     async def receive(self, limit: int, linger: float = 0.0) -> Sequence[Any]:
-        chunk = await super().receive(limit, linger)  # type: ignore[misc]
+        chunk = await super().receive(limit, linger)  # type: ignore[safe-super]
         return [self.mixin(delivery) for delivery in chunk]
 
 

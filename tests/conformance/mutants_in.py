@@ -1,4 +1,4 @@
-# mypy: disable-error-code="misc,attr-defined,no-untyped-def,no-any-return"
+# mypy: disable-error-code="misc,attr-defined,no-untyped-def,no-any-return,safe-super,override"
 """Broken ways in: sources, content, receiving, settling, losing."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ruststream_core.errors import ConnectError, LeaseLost
-from ruststream_core.memory import MemoryBroker, MemoryLog, MemoryQueue
+from ruststream_core.memory import MemoryLog, MemoryQueue
 from ruststream_core.settlement import ACK, Ack, Drop, Release, Retry
 from ruststream_core.wire import Headers
 from tests.conformance.breaking import (
@@ -106,10 +106,15 @@ class OneConnection(BrokenBroker):
 
 @mutant("stand-in-is-alike")
 class OtherStandIn(BrokenBroker):
+    remove = 0
+
     def stand_in(self, clock: Any) -> Any:
         other = super().stand_in(clock)
-        other.features = lambda source: change(MemoryBroker.features(other, source), delay=False)
+        other.remove = self.remove + 1
         return other
+
+    def features(self, source: Any) -> Any:
+        return change(super().features(source), delay=self.remove < 2)
 
 
 # ------------------------------------------------------------------------------------------------------ content
@@ -230,7 +235,11 @@ class CountsFromZero(BrokenDelivery):
 
 @mutant("placeholder-matches")
 class NamesItsSource(BrokenDelivery):
-    name = property(lambda self: self.inner.home.source.name)
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.source_name = inner.home.source.name
+
+    name = property(lambda self: self.source_name)
 
 
 # ---------------------------------------------------------------------------------------------------- receiving
@@ -431,11 +440,17 @@ class DecidesWithAValue(BrokenDelivery):
         return done
 
 
-@mutant("aclose-flushes-settlements", on=lease)
-class ForgetsPendingSettlements(BrokenSubscription):
-    async def aclose(self, grace: float) -> None:
-        self.pending._items.clear()
-        await super().aclose(grace)
+@mutant("aclose-flushes-settlements")
+class HoldsSettlementsBack(BrokenDelivery):
+    def settle(self, verdict: Any) -> Any:
+        return asyncio.get_running_loop().create_future()
+
+
+@mutant("aclose-flushes-settlements")
+class ForgetsSettlementsSilently(BrokenDelivery):
+    def settle(self, verdict: Any) -> Any:
+        if (home := self.inner.home) is not None:
+            home._return(self.inner)
 
 
 @mutant("settling-outlives-stop")
@@ -554,8 +569,9 @@ class KeepsNoLeaseAfterStop(BrokenSubscription):
 @mutant("abandoned-lease-ends", "unsettled-comes-again", on=lease)
 class ForgetsWhatIsInHand(BrokenSubscription):
     async def aclose(self, grace: float) -> None:
+        for delivery in self._hand:
+            self.end_lease(delivery)
         self._hand.clear()
-        self.leases.clear()
         await super().aclose(grace)
 
 
@@ -597,5 +613,3 @@ class CommitsLostDeliveries(BrokenSubscription):
         commit = unit.commit
         unit.commit = lambda verdicts: commit([pair for pair in verdicts if pair[0].lost is None])
         return unit
-
-

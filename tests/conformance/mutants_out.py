@@ -1,4 +1,4 @@
-# mypy: disable-error-code="misc,attr-defined,no-untyped-def,no-any-return"
+# mypy: disable-error-code="misc,attr-defined,no-untyped-def,no-any-return,safe-super,override"
 """Broken ways out: closing, sending, requests, transactions, positions, outages, faults."""
 
 from __future__ import annotations

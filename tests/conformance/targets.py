@@ -83,7 +83,9 @@ def lease(make: Make = lambda: LeaseBroker(PASSWORD), **options: Any) -> Target:
     async def lose(subscription: Subscription, delivery: Delivery) -> None:
         leased: Any = subscription
         held: Any = delivery
-        leased.expire(held.inner)
+        while hasattr(held, "inner"):
+            held = held.inner
+        leased.expire(held)
 
     async def outage() -> None:
         brokers[-1].outage()

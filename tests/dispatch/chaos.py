@@ -163,7 +163,7 @@ class ChaosSender(Sender):
             return None
         loop = asyncio.get_running_loop()
         confirmed = loop.create_future()
-        loop.call_later(0.0005, lambda: confirmed.done() or confirmed.set_result(None))
+        loop.call_later(0.0005, _confirm, confirmed)
         return confirmed
 
     async def send_many(self, outs: Sequence[Outgoing]) -> None:
@@ -175,6 +175,11 @@ class ChaosSender(Sender):
 
     async def aclose(self, grace: float) -> None:
         return None
+
+
+def _confirm(confirmed: asyncio.Future[None]) -> None:
+    if not confirmed.done():
+        confirmed.set_result(None)
 
 
 class ChaosSubscription(Subscription):

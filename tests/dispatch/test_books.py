@@ -23,7 +23,7 @@ from tests.dispatch.chaos import ChaosBroker, ChaosDelivery, ChaosSubscription
 log = logging.getLogger("ruststream")
 
 ACTIONS = ("ok", "ok", "ok", "retry", "drop", "skip", "error", "cancelled", "wait", "stubborn", "deaf", "bad")
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "sequential": {},
     "workers": {"workers": 4},
     "keyed": {"workers": by_key(4)},

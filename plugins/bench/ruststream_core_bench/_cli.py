@@ -13,6 +13,7 @@ import msgspec
 
 from ruststream_core.errors import ConfigError, RustStreamError
 from ruststream_core_bench._code import Change, Effort, compare, measure_code, regressions
+from ruststream_core_bench._count import valgrind_version
 from ruststream_core_bench._environment import machine, python_version, version_of
 from ruststream_core_bench._goals import judge_goals
 from ruststream_core_bench._measure import EventLoop, Plan, Rounds, measure
@@ -149,7 +150,8 @@ class Session:
         _print_rows(self.results[suite.name].scenarios)
 
     def _begin(self, suite: Suite, place: Place) -> None:
-        self.results[suite.name] = _package(suite, {**machine(), **place.environment})
+        loops = ", ".join(loop if loop == "asyncio" else f"{loop} {version_of(loop)}" for loop in self.options.loops)
+        self.results[suite.name] = _package(suite, {**machine(), "event_loop": loops, **place.environment})
 
     def _selected(self, suite: Suite) -> list[Scenario]:
         only = self.options.only
@@ -179,6 +181,7 @@ class Session:
         if suite.name not in self.results:
             with suite.open() as place:
                 self._begin(suite, place)
+        self.results[suite.name].environment["valgrind"] = valgrind_version()
         for row in measure_code(_effort(self.options), _tell):
             self.results[suite.name].code.append(row)
             _print_code(row)

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ruststream_core.errors import RustStreamError
 
-__all__ = ["Counter", "call", "counters", "per_message", "probe"]
+__all__ = ["Counter", "call", "counters", "per_message", "probe", "valgrind_version"]
 
 Counter: TypeAlias = Callable[[Sequence[str], Path | None], int]
 """Runs a command and counts; the path is that of another checkout whose core is to be used."""
@@ -52,6 +52,11 @@ def counters() -> Mapping[str, Counter]:
     if _perf_works():
         found["instructions"] = _perf
     return found
+
+
+def valgrind_version() -> str:
+    """For the environment of the report."""
+    return call(["valgrind", "--version"]).stdout.strip() if shutil.which("valgrind") else "not installed"
 
 
 def per_message(counter: Counter, run: Callable[[int], Sequence[str]], messages: int, checkout: Path | None) -> float:

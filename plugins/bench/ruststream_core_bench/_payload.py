@@ -9,7 +9,19 @@ import msgspec
 
 from ruststream_core_bench._scenario import Tally
 
-__all__ = ["BODY", "KEYS", "SIZE", "Handler", "Order", "Receipt", "counting", "counting_batches", "decode", "encode"]
+__all__ = [
+    "BODY",
+    "KEYS",
+    "SIZE",
+    "Handler",
+    "Order",
+    "Receipt",
+    "counting",
+    "counting_batches",
+    "decode",
+    "encode",
+    "replying",
+]
 
 SIZE: Final = 512
 
@@ -64,5 +76,17 @@ def counting_batches(tally: Tally) -> Callable[[list[Order]], Awaitable[None]]:
         tally.count = before + len(orders)
         if before < tally.goal <= tally.count:
             tally.hit()
+
+    return handle
+
+
+def replying(tally: Tally) -> Callable[[Order], Awaitable[Receipt]]:
+    """A handler that counts and answers."""
+
+    async def handle(order: Order) -> Receipt:
+        tally.count += 1
+        if tally.count == tally.goal:
+            tally.hit()
+        return Receipt(order.id, order.total)
 
     return handle

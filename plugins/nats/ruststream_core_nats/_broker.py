@@ -19,7 +19,7 @@ __all__ = ["NATSBroker"]
 
 
 class NATSBroker(Broker[NATSSource]):
-    """A NATS server, or several of one cluster. `nats://…` in `App(broker=)` is the same with the settings in its query.
+    """A NATS server, or several of one cluster. A URL is the same, with the settings in its query.
 
     Args:
         servers: one URL or several, `nats://`, `tls://`, `ws://` or `wss://`; also `host:port`.
@@ -107,9 +107,6 @@ class NATSBroker(Broker[NATSSource]):
             no_echo=no_echo,
             internals=internals,
         )
-        self._adopt(settings)
-
-    def _adopt(self, settings: Settings) -> None:
         settings.check()
         self._settings = settings
 
@@ -122,8 +119,8 @@ class NATSBroker(Broker[NATSSource]):
     @classmethod
     def from_url(cls, url: str) -> Self:
         """See `Broker.from_url`: `nats://user:password@one:4222,two:4222?name=orders`."""
-        broker = cls.__new__(cls)
-        broker._adopt(from_url(url))
+        broker = cls()
+        broker._settings = from_url(url)
         return broker
 
     def source(self, source: str | Source) -> NATSSource:

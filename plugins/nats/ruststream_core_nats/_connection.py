@@ -8,23 +8,23 @@ import logging
 import re
 from collections.abc import Iterator
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from ruststream_core.abc import Connection, Demand, PublishOptions, Watch
+from ruststream_core.abc import Clock, Connection, Demand, PublishOptions, Watch
 from ruststream_core.errors import Closed, ConfigError, ConnectError, PublishError, RustStreamError
-from ruststream_core.kit import backoff
+from ruststream_core.kit import LoopClock, backoff
 from ruststream_core.wire import Delivery, Outgoing, Template
 from ruststream_core_nats._convert import status_of
 from ruststream_core_nats._core import CoreDelivery, CoreSubscription, NATSSubscription
 from ruststream_core_nats._jetstream import JetStreamSubscription, Link
-from ruststream_core_nats._manage import NO_RESPONDERS, Consumer, Manager, wanted_config
-from ruststream_core_nats._publisher import NATSSender, checked_options, prepare
+from ruststream_core_nats._manage import NO_RESPONDERS, Manager, wanted_config
+from ruststream_core_nats._publisher import NATSSender, Way, checked_options, prepare
 from ruststream_core_nats._pull import OrderedSubscription, PullSubscription, ordered_config
 from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._replies import Answered, Replies, Reply
 from ruststream_core_nats._settings import Settings
 from ruststream_core_nats._wire import PublicWire, Wire, new_client, open_wire
-from ruststream_core_nats.config import CoreSubject, JetStream, NATSSource, checked, nanoseconds
+from ruststream_core_nats.config import CoreSubject, JetStream, JetStreamPublish, NATSSource, checked, nanoseconds
 from ruststream_core_nats.errors import JetStreamError, describe
 
 if TYPE_CHECKING:
@@ -40,8 +40,15 @@ _DENIED: Final = re.compile(r"permissions violation for (subscription|publish) t
 class NATSConnection(Connection[NATSSource]):
     """See `Connection`. One client, which reconnects by itself until it is closed or gives up."""
 
-    def __init__(self, settings: Settings) -> None:
+    kinds: ClassVar[tuple[type[PullSubscription], type[OrderedSubscription], type[PushSubscription]]] = (
+        PullSubscription,
+        OrderedSubscription,
+        PushSubscription,
+    )
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
+        self._clock = clock
         self._subscriptions: list[NATSSubscription] = []
         self._waits: Iterator[float] = backoff()
         self._cause: BaseException | None = None
@@ -64,14 +71,12 @@ class NATSConnection(Connection[NATSSource]):
             ConnectError: no server could be reached, or each refused.
             ConfigError: files or packages are missing.
         """
-        self = cls(settings)
+        self = cls(settings, LoopClock())
         client, fast = new_client(internals=settings.internals)
         try:
             await client.connect(**self._options())
             self._patience(client)
-            self._wire = open_wire(client, fast=fast, limit=settings.buffer)
-            self._replies = Replies(f"{self._own}.r.")
-            await self._wire.listen(f"{self._own}.r.*", "", self._replies.take)
+            await self._use(open_wire(client, fast=fast, limit=settings.buffer))
         except asyncio.CancelledError:
             await client.close()
             raise
@@ -82,9 +87,15 @@ class NATSConnection(Connection[NATSSource]):
                 raise
             cause = self._cause or exc
             raise ConnectError(f"{settings.where}: {describe(cause)}") from cause
+        return self
+
+    async def _use(self, wire: Wire) -> None:
+        settings = self._settings
+        self._wire = wire
+        self._replies = Replies(f"{self._own}.r.", self._clock)
         prefix = "$JS.API" if settings.domain is None else f"$JS.{settings.domain}.API"
         self._manager = Manager(self._call, prefix, settings.where)
-        return self
+        await wire.listen(f"{self._own}.r.*", "", self._replies.take)
 
     def _options(self) -> dict[str, Any]:
         settings = self._settings
@@ -135,11 +146,11 @@ class NATSConnection(Connection[NATSSource]):
             if isinstance(self._wire, PublicWire):
                 self._wire.dropped(error.sub)
         elif (denied := _DENIED.search(str(error).lower())) is not None:
-            self._denied(*denied.groups(), error)
+            self._denied(denied[1], denied[2])
         else:
             log.debug("%s: %s", self._settings.where, describe(error))
 
-    def _denied(self, what: str, subject: str, error: Exception) -> None:
+    def _denied(self, what: str, subject: str) -> None:
         """The server does not let this user do something. A subscription would be alive and silent."""
         if what == "publish":
             if subject not in self._warned and len(self._warned) < 1000:
@@ -227,7 +238,7 @@ class NATSConnection(Connection[NATSSource]):
         self._check_open()
         source = checked(source)
         if isinstance(source, CoreSubject):
-            core = CoreSubscription(source, demand, watch)
+            core = CoreSubscription(source, demand, watch, self._clock)
             self._narrow(core)
             return await self._enter(core, core.open(self._wire, Template(source.subject).wildcard("*")))
         try:
@@ -239,15 +250,15 @@ class NATSConnection(Connection[NATSSource]):
         return await self._enter(subscription, subscription.open())
 
     async def _consuming(self, source: JetStream, stream: str, demand: Demand, watch: Watch) -> JetStreamSubscription:
-        link = Link(self._wire, self._manager, self._confirm, self._inbox)
+        link = Link(self._wire, self._manager, self._confirm, self._inbox, self._clock)
         deliver = f"_DELIVER.{stream}.{source.durable}" if source.durable else self._inbox()
         if source.durable is not None:
             consumer = await self._manager.consumer_of(source, stream, deliver)
         else:
             consumer = await self._manager.create(source, stream, self._ephemeral(source, demand, deliver))
-        kind = PushSubscription if source.push else OrderedSubscription if source.ordered else PullSubscription
+        pull, ordered, push = self.kinds
         try:
-            return kind(source, demand, watch, link, consumer)
+            return (push if source.push else ordered if source.ordered else pull)(source, demand, watch, link, consumer)
         except ConfigError:
             if source.durable is None:
                 await self._manager.delete(stream, consumer.name)
@@ -293,13 +304,17 @@ class NATSConnection(Connection[NATSSource]):
             ConfigError: the options do not fit, or the stream that they expect does not exist.
         """
         self._check_open()
-        checked_ = checked_options(options)
-        if checked_ is not None and checked_.expect_stream is not None:
-            await self._check_stream(checked_.expect_stream)
-        return NATSSender(
-            self._wire, self._replies, self._manager, checked_, lambda: self._closing or self._ended is not None,
-            self._settings.request_timeout,
-        )  # fmt: skip
+        wanted = checked_options(options)
+        if wanted is not None and wanted.expect_stream is not None:
+            await self._check_stream(wanted.expect_stream)
+        return self._new_sender(wanted)
+
+    def _new_sender(self, options: JetStreamPublish | None) -> NATSSender:
+        way = Way(self._wire, self._replies, self._manager, self._is_over, self._settings.request_timeout)
+        return NATSSender(way, options)
+
+    def _is_over(self) -> bool:
+        return self._closing or self._ended is not None
 
     async def _check_stream(self, stream: str) -> None:
         try:

@@ -64,7 +64,7 @@ def _tokens_fault(tokens: Sequence[str], *, wildcards: bool) -> str | None:
             return "has a wildcard in it, a message needs a plain subject"
         if token not in ("*", ">"):
             return f"has a wildcard inside the token {token!r}: a wildcard stands alone between dots"
-        if token == ">" and index != len(tokens) - 1:
+        if token == ">" and index != len(tokens) - 1:  # noqa: S105  a wildcard
             return "has '>' before its end"
     return None
 

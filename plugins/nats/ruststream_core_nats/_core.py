@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ruststream_core.abc import Demand, State, Subscription, SubscriptionStatistics, Watch
+from ruststream_core.abc import Clock, Demand, State, Subscription, SubscriptionStatistics, Watch
 from ruststream_core.errors import ConfigError, RustStreamError, SettleError
 from ruststream_core.kit import Inbox, Window
 from ruststream_core.settlement import Verdict
@@ -87,11 +87,16 @@ class CoreDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
         raise KeyError(field)
 
 
+_OVER: Final = CoreDelivery(b"", b"", b"", b"", None)
+"""In an inbox: the time for lingering is over."""
+
+
 class NATSSubscription(Subscription):
     """What all kinds share: state, the books of the client, and what the connection tells."""
 
-    def __init__(self, source: NATSSource, watch: Watch, window: int, pending: int) -> None:
+    def __init__(self, source: NATSSource, watch: Watch, window: int, pending: int, clock: Clock) -> None:
         self.source = source
+        self._clock = clock
         self.features = features_of(source)
         self.window = window
         self._watch = watch
@@ -111,6 +116,36 @@ class NATSSubscription(Subscription):
         if state != self._state:
             self._state = state
             self._watch.state(state, cause)
+
+    async def _collect(self, room: int, linger: float) -> list[Delivery]:
+        """1 to `room` deliveries, which are in hand from now on; nothing at the end. Lingers on the clock."""
+        chunk = await self._inbox.get(room)
+        self._room.take(len(chunk))
+        if linger > 0 and chunk:
+            await self._linger(chunk, room, linger)
+        if chunk:
+            self._last = time.monotonic()
+        return chunk
+
+    async def _linger(self, chunk: list[Delivery], room: int, seconds: float) -> None:
+        # The end of the time comes through the inbox like a message, so that there is one thing to wait for.
+        cancel = self._clock.call_later(seconds, lambda: self._inbox.put(_OVER))
+        over = False
+        while len(chunk) < room and not over and (more := await self._inbox.get(room - len(chunk))):
+            over = _OVER in more
+            came = [one for one in more if one is not _OVER]
+            self._room.take(len(came))
+            chunk += came
+        if not over:
+            cancel()
+            self._forget_end()
+
+    def _forget_end(self) -> None:
+        """The time ended in the same turn as the collecting: take its mark out of the inbox again."""
+        waiting = self._inbox.clear()
+        for one in waiting:
+            if one is not _OVER:
+                self._inbox.put(one)
 
     @property
     def stopped(self) -> bool:
@@ -167,8 +202,8 @@ class CoreSubscription(NATSSubscription):
 
     source: CoreSubject
 
-    def __init__(self, source: CoreSubject, demand: Demand, watch: Watch) -> None:
-        super().__init__(source, watch, window_of(source, demand, WINDOW), source.pending)
+    def __init__(self, source: CoreSubject, demand: Demand, watch: Watch, clock: Clock) -> None:
+        super().__init__(source, watch, window_of(source, demand, WINDOW), source.pending, clock)
         self._warned = False
 
     async def open(self, wire: Wire, subject: str) -> None:
@@ -197,11 +232,7 @@ class CoreSubscription(NATSSubscription):
         room = await self._room.room(limit, self._ended)
         if not room:
             self._discarded += len(self._inbox.clear())
-        chunk = await self._inbox.get(room or 1, linger)
-        if chunk:
-            self._last = time.monotonic()
-            self._room.take(len(chunk))
-        return chunk
+        return await self._collect(room or 1, linger)
 
     def stop(self) -> None:
         """See `Subscription.stop`. What waits in this process is discarded."""

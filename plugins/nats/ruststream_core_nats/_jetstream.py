@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ruststream_core.abc import Demand, Watch
+from ruststream_core.abc import Clock, Demand, Watch
 from ruststream_core.errors import ConfigError, ConnectError, LeaseLost, Revoked, RustStreamError, SettleError
 from ruststream_core.kit import backoff
 from ruststream_core.settlement import ACK, RELEASE, Ack, Drop, Retry, Verdict
@@ -45,6 +44,8 @@ class Link(msgspec.Struct, frozen=True):
     """Sends to an address and waits for the server's answer; raises TimeoutError or Closed."""
     inbox: Callable[[], str]
     """A new subject that nobody else listens on."""
+    clock: Clock
+    """What all timers run on."""
 
 
 class StreamDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
@@ -84,18 +85,21 @@ class StreamDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
         return home.end(self, verdict)
 
     def transport(self, field: str) -> object:
-        """`nats.subject`, `.stream`, `.consumer`, `.stream_sequence`, `.consumer_sequence`, `.num_pending`,
-        `.redelivered` and `.timestamp`, the time at which the stream took it.
+        """The position and the history of the message, by names that begin with `nats.`.
+
+        `subject`, `stream`, `consumer`, `stream_sequence`, `consumer_sequence`, `num_pending`, `redelivered`, and
+        `timestamp`, the time at which the stream took it.
         """
+        if field == "nats.subject":
+            return self.name
         found = AckAddress.parse(self.address)
         read = _FIELDS.get(field)
         if read is None or found is None:
             raise KeyError(field)
-        return self.name if field == "nats.subject" else read(found)
+        return read(found)
 
 
 _FIELDS: Final[dict[str, Callable[[AckAddress], object]]] = {
-    "nats.subject": lambda found: None,
     "nats.stream": lambda found: found.stream,
     "nats.consumer": lambda found: found.consumer,
     "nats.stream_sequence": lambda found: found.stream_sequence,
@@ -128,7 +132,7 @@ class JetStreamSubscription(NATSSubscription):
     def __init__(self, source: JetStream, demand: Demand, watch: Watch, link: Link, consumer: Consumer) -> None:
         window = _window(source, demand, consumer)
         # Twice: what was asked for before an outage may still come after it.
-        super().__init__(source, watch, window, 2 * window)
+        super().__init__(source, watch, window, 2 * window, link.clock)
         self.consumer = consumer
         self._link = link
         self._wire = link.wire
@@ -145,7 +149,7 @@ class JetStreamSubscription(NATSSubscription):
         self._newest = b""
         self._first = b"\x00"
         """What the address of a message begins with that is delivered for the first time by this consumer."""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, Callable[[], None]] = {}
         self._check: asyncio.Task[None] | None = None
         self._confirming: set[asyncio.Task[None]] = set()
         self._settles = self.features.settles
@@ -173,7 +177,7 @@ class JetStreamSubscription(NATSSubscription):
     def _lease(self) -> float:
         """Seconds that the server waits for a settlement, the shortest of them."""
         steps = self.consumer.config.get("backoff") or ()
-        return min([self.consumer.ack_wait, *(step / 1e9 for step in steps)])
+        return min([self.consumer.ack_wait, *(float(step) / 1e9 for step in steps)])
 
     def _silence(self) -> float:
         """Seconds without a sign of life that are normal."""
@@ -181,11 +185,10 @@ class JetStreamSubscription(NATSSubscription):
 
     def _every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
         def run() -> None:
-            self._timers[name] = loop.call_later(seconds, run)
+            self._timers[name] = self._clock.call_later(seconds, run)
             work()
 
-        loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(seconds, run)
+        self._timers[name] = self._clock.call_later(seconds, run)
 
     # ------------------------------------------------------------------------------------------------ receiving
 
@@ -234,12 +237,9 @@ class JetStreamSubscription(NATSSubscription):
         try:
             room = await self._room.room(limit, self._ended)
             self._sync_some()
-            chunk = await self._inbox.get(room, linger) if room else await self._end()
+            chunk = await self._collect(room, linger) if room else await self._end()
         finally:
             self._receiving = False
-        if chunk:
-            self._last = time.monotonic()
-            self._room.take(len(chunk))
         if self.stopped:
             self._return_buffered()
         return chunk
@@ -497,8 +497,8 @@ class JetStreamSubscription(NATSSubscription):
             await asyncio.wait(self._confirming, timeout=grace)
         self._return_buffered()
         await self._flush(grace)
-        for timer in self._timers.values():
-            timer.cancel()
+        for cancel in self._timers.values():
+            cancel()
         error = Revoked(f"{self.source.name!r}: the subscription was closed before the delivery was settled")
         for delivery in list(self._held):
             if self._settles:

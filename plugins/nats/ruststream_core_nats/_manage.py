@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from ruststream_core.errors import ConfigError, ConnectError
 from ruststream_core_nats._convert import status_of
+from ruststream_core_nats._replies import Reply
 from ruststream_core_nats.config import JetStream, nanoseconds
 from ruststream_core_nats.errors import JetStreamError
 
-__all__ = ["Answer", "Consumer", "Manager"]
+__all__ = ["Consumer", "Manager"]
 
 NO_RESPONDERS: Final = 503
-
-
-class Answer(Protocol):
-    """What a request brings back."""
-
-    payload: bytes
-    block: bytes
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +48,7 @@ class Manager:
         where: the server and the user, for errors.
     """
 
-    def __init__(self, ask: Callable[[bytes, bytes], Awaitable[Answer]], prefix: str, where: str) -> None:
+    def __init__(self, ask: Callable[[bytes, bytes], Awaitable[Reply]], prefix: str, where: str) -> None:
         self.prefix = prefix
         self._ask = ask
         self._where = where

@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001  it stands in for a part of the client
 """Reading the wire: messages go straight to whoever listens, everything else to the client's own methods."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
 _LONGEST_LINE: Final = 1 << 20
 """Bytes without a line end after which the stream is no NATS protocol; the server's INFO is the longest line."""
 _MSG, _HMSG = ord("M"), ord("H")
+_MESSAGES: Final = (_MSG, _HMSG)
 
 
 class FastParser:
@@ -67,7 +69,7 @@ class FastParser:
                 if (line_end := find(b"\r\n", at)) < 0:
                     return at, 0
                 kind = data[at]
-                if kind == _MSG or kind == _HMSG:
+                if kind in _MESSAGES:
                     words = data[at:line_end].split()
                     begin = line_end + 2
                     stop = begin + int(words[-1])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ruststream_core_nats._replies import Replies
     from ruststream_core_nats._wire import Wire
 
-__all__ = ["NATSSender", "checked_options", "prepare"]
+__all__ = ["NATSSender", "Way", "checked_options", "prepare"]
 
 log = logging.getLogger("ruststream.nats")
 
@@ -116,25 +116,28 @@ def _refused(name: str, payload: bytes, block: bytes) -> PublishError:
     return PublishError(f"the stream did not take {name!r}: {told} (JetStream error {told.number})")
 
 
+class Way(msgspec.Struct, frozen=True):
+    """What a sender needs of its connection."""
+
+    wire: Wire
+    replies: Replies
+    manager: Manager
+    closed: Callable[[], bool]
+    timeout: float
+    """Seconds for a round trip."""
+
+
 class NATSSender(Sender):
     """One way out, with the options that hold where a message brings none."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        replies: Replies,
-        manager: Manager,
-        options: JetStreamPublish | None,
-        closed: Callable[[], bool],
-        timeout: float,
-    ) -> None:
-        self._wire = wire
-        self._replies = replies
-        self._manager = manager
+    def __init__(self, way: Way, options: JetStreamPublish | None) -> None:
+        self._wire = way.wire
+        self._replies = way.replies
+        self._manager = way.manager
+        self._connection_closed = way.closed
+        self._timeout = way.timeout
         self._options = options
         self._extra = () if options is None else options.headers()
-        self._connection_closed = closed
-        self._timeout = timeout
         self._known: dict[str, bytes] = {}
         self._recent: tuple[PublishOptions | None, tuple[tuple[str, str], ...]] = (None, ())
         self._in_flight = 0
@@ -144,9 +147,7 @@ class NATSSender(Sender):
         self._closed = False
 
     def send(self, out: Outgoing) -> asyncio.Future[None] | None:
-        """See `Sender.send`. Without JetStreamPublish nobody confirms: then a future only says that the connection
-        is behind.
-        """
+        """See `Sender.send`. Without JetStreamPublish a future only says that the connection is behind."""
         if self._closed or self._connection_closed():
             raise Closed("the sender is closed")
         options, extra = self._options, self._extra

@@ -190,7 +190,8 @@ class OrderedSubscription(PullSubscription):
         target = named.get(position) if isinstance(position, str) else position
         if isinstance(target, bool) or not isinstance(target, int) or not 1 <= target <= last + 1:
             raise ConfigError(
-                f"{self.source.name!r}: cannot seek to {position!r}; 'earliest', 'latest' or 1 to {last + 1} is accepted"
+                f"{self.source.name!r}: cannot seek to {position!r}; 'earliest', 'latest' or 1 to {last + 1} is"
+                " accepted"
             )
         return target
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+
+from ruststream_core.abc import Clock
 
 __all__ = ["Answered", "Expected", "Replies", "Reply"]
 
@@ -30,15 +33,17 @@ class Replies:
 
     Args:
         prefix: what these subjects begin with, its last dot included.
+        clock: what the limits run on.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, clock: Clock) -> None:
         self.prefix = prefix.encode()
         self._skip = len(self.prefix)
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, tuple[Expected, float]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._due = math.inf
+        self._cancel: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -46,10 +51,10 @@ class Replies:
     def expect(self, who: Expected, seconds: float) -> bytes:
         """A subject for one answer, for so many seconds."""
         token = b"%d" % next(self._numbers)
-        due = self._loop.time() + seconds
+        due = self._clock.time() + seconds
         self._waiting[token] = (who, due)
-        if self._timer is None or due < self._timer.when():
-            self._arm(due)
+        if due < self._due:
+            self._arm(due, seconds)
         return self.prefix + token
 
     def forget(self, subject: bytes) -> None:
@@ -61,28 +66,35 @@ class Replies:
         if (found := self._waiting.pop(subject[self._skip :], None)) is not None:
             found[0].answered(subject, payload, block)
 
-    def _arm(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._sweep)
+    def _arm(self, due: float, seconds: float) -> None:
+        self._disarm()
+        self._due = due
+        self._cancel = self._clock.call_later(max(0.0, seconds), self._sweep)
+
+    def _disarm(self) -> None:
+        self._due = math.inf
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
 
     def _sweep(self) -> None:
-        self._timer = None
-        now = self._loop.time()
+        self._cancel = None
+        self._due = math.inf
+        now = self._clock.time()
         late = [token for token, (_, due) in self._waiting.items() if due <= now]
         for token in late:
             self._waiting.pop(token)[0].expired()
-        if self._waiting and self._timer is None:
-            self._arm(min(due for _, due in self._waiting.values()))
+        if self._waiting:
+            due = min(due for _, due in self._waiting.values())
+            if due < self._due:
+                self._arm(due, due - now)
 
     def cut(self, error: BaseException) -> None:
         """Nothing more will come."""
         waiting, self._waiting = self._waiting, {}
         for who, _ in waiting.values():
             who.cut(error)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -139,10 +140,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _need_nkeys() -> None:
-    try:
-        import nkeys  # noqa: F401, PLC0415  only such a login needs it
-    except ImportError as exc:
-        raise ConfigError('NATS: nkeys and credentials need: pip install "ruststream-core-nats[nkeys]"') from exc
+    if find_spec("nkeys") is None:
+        raise ConfigError('NATS: nkeys and credentials need: pip install "ruststream-core-nats[nkeys]"')
 
 
 def _host(parts: SplitResult) -> str:

@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001
 """The client as this plugin uses it: publish, listen, flush. One form by its internals, one by its public interface.
 
 This is the only module that touches private attributes of nats-py. `open_wire` looks whether they have the shape that
@@ -115,7 +116,7 @@ class Wire(ABC):
     @abstractmethod
     async def _flush(self) -> None: ...
 
-    def abort(self) -> None:
+    def abort(self) -> None:  # noqa: B027  what the public interface cannot do is left undone
         """Drop the socket at once, so that closing waits for nothing."""
 
     async def aclose(self) -> None:
@@ -137,7 +138,8 @@ class FastWire(Wire):
         self._sinks: dict[bytes, Sink] = {}
         self._kicked = False
         self._loop = asyncio.get_running_loop()
-        self._inner._ps = FastParser(client, self._sinks)
+        parser: Any = FastParser(client, self._sinks)
+        client._ps = parser
 
     @staticmethod
     def prepare(client: Client) -> str | None:

@@ -218,7 +218,8 @@ def checked(source: str | Source) -> NATSSource:
         source = source.stream()
     if not isinstance(source, CoreSubject | JetStream):
         raise ConfigError(
-            f"NATS has no source {type(source).__name__}: a subject, CoreSubject, JetStream or KeyValueWatch is accepted"
+            f"NATS has no source {type(source).__name__}:"
+            " a subject, CoreSubject, JetStream or KeyValueWatch is accepted"
         )
     if source.window is not None and source.window < 1:
         raise ConfigError(f"{source.name!r}: window={source.window}, at least 1 is needed")
@@ -309,7 +310,11 @@ def _check_ordered(source: JetStream) -> None:
 
 
 def features_of(source: NATSSource) -> Features:
-    """What that source can do."""
+    """What that source can do.
+
+    `request` is declared for Core subjects only: a stream answers the sender itself, by its acknowledgement, so the
+    handler of a stored message has nobody to answer.
+    """
     if isinstance(source, CoreSubject):
         return Features(
             settles=False,
@@ -333,7 +338,6 @@ def features_of(source: NATSSource) -> Features:
             survives_outage=True,
             loses=True,
             seek=True,
-            request=True,
             headers="text",
             stored=stored,
             fan_out=True,
@@ -347,7 +351,6 @@ def features_of(source: NATSSource) -> Features:
         attempts="broker",
         survives_outage=True,
         loses=True,
-        request=True,
         headers="text",
         stored=stored,
         fan_out=source.durable is None,

@@ -126,13 +126,17 @@ class SqlBroker(Broker[InboxQueue]):
         except BaseException:
             await database.aclose()
             raise
-        return self._runs(SqlConnection(database, self.routes, clock, listen=self.listen))
+        return self.adopt(SqlConnection(database, self.routes, clock, listen=self.listen))
 
-    def _runs(self, connection: SqlConnection) -> SqlConnection:
+    def adopt(self, connection: SqlConnection) -> SqlConnection:
         """The newest connection is what repositories use."""
         self._running.append(connection)
-        connection.on_close = lambda: connection in self._running and self._running.remove(connection)
+        connection.on_close = lambda: self._ended(connection)
         return connection
+
+    def _ended(self, connection: SqlConnection) -> None:
+        if connection in self._running:
+            self._running.remove(connection)
 
     def running(self) -> SqlConnection:
         """The connection of the app that runs.
@@ -183,7 +187,7 @@ class SqlConnection(Connection[InboxQueue]):
             async with self.database.session() as session:
                 await store.inspect(session)
                 await check_store(store, session)
-        except (ConfigError, ConnectError):
+        except (Closed, ConfigError, ConnectError):
             raise
         except Exception as exc:
             if is_passing(exc):

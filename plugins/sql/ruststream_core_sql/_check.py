@@ -26,7 +26,9 @@ async def check_store(store: Store, session: Session) -> None:
         except Exception as exc:
             if is_passing(exc):
                 raise
-            raise ConfigError(f"table {store.queue.table.full_name!r}: the statement for {purpose}: {brief(exc)}") from exc
+            raise ConfigError(
+                f"table {store.queue.table.full_name!r}: the statement for {purpose}: {brief(exc)}"
+            ) from exc
 
 
 async def check_tables(url: str, tables: Sequence[Table]) -> list[str]:

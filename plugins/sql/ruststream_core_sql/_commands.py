@@ -1,5 +1,7 @@
 """`ruststream sql ddl MODULE` and `ruststream sql check MODULE URL`."""
 
+# ruff: noqa: T201  a command prints
+
 from __future__ import annotations
 
 import argparse

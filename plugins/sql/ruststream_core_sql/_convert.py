@@ -87,7 +87,9 @@ def headers_from_json(value: Any) -> Headers:
 def headers_from_columns(record: Any, others: tuple[tuple[str, int], ...]) -> Headers:
     """The service's own columns as headers; NULL is none."""
     pairs = [(name, record[at]) for name, at in others]
-    return Headers([(name, value if isinstance(value, str | bytes) else str(value)) for name, value in pairs if value is not None])
+    return Headers(
+        [(name, value if isinstance(value, str | bytes) else str(value)) for name, value in pairs if value is not None]
+    )
 
 
 def headers_to_json(headers: Headers, where: str) -> str:
@@ -103,6 +105,8 @@ def headers_to_json(headers: Headers, where: str) -> str:
             raise PublishError(f"{where}: the header {name!r} occurs twice, a JSON object holds it once")
         for part in (name, text):
             if "\0" in part or any("\ud800" <= char <= "\udfff" for char in part):
-                raise PublishError(f"{where}: the header {name!r} holds a NUL or is not UTF-8, which JSON columns refuse")
+                raise PublishError(
+                    f"{where}: the header {name!r} holds a NUL or is not UTF-8, which JSON columns refuse"
+                )
         fields[name] = text
     return _encode(fields).decode()

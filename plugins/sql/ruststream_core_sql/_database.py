@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ruststream_core.errors import Closed, ConfigError, ConnectError
 from ruststream_core_sql._dialects._base import Dialect, Session
-from ruststream_core_sql._tasks import shielded, spawn
+from ruststream_core_sql._tasks import background, shielded
 from ruststream_core_sql.errors import is_passing, to_connect_error
 
 __all__ = ["Database", "Line", "Opener"]
@@ -19,9 +19,12 @@ __all__ = ["Database", "Line", "Opener"]
 class Opener(Protocol):
     """Opens sessions of one database."""
 
-    dialect: Dialect
     where: str
     """The server and the user, for messages; never a password."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The kind of database."""
 
     async def open(self) -> Session:
         """A fresh session; the driver's own errors."""
@@ -105,7 +108,7 @@ class Database:
             session = self._free.pop()
             if not session.broken:
                 return session
-            spawn(_quietly(session), "sql:close")
+            background(_quietly(session), "sql:close")
         try:
             return await shielded(self._open(), self.release)
         except asyncio.CancelledError:
@@ -139,7 +142,7 @@ class Database:
         if session.broken or session.in_transaction or session.isolated or self._closed:
             if session.in_transaction and not self._closed:
                 session.abort()
-            spawn(_quietly(session), "sql:close")
+            background(_quietly(session), "sql:close")
             self._gone()
             return
         self._free.append(session)

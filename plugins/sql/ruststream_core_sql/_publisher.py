@@ -38,7 +38,7 @@ class SqlSender(Sender):
             raise Closed("the sender is closed")
         record = self._recorder.of_message(out, self._options)
         done = record.done = asyncio.get_running_loop().create_future()
-        self._gather.add(record)
+        _ = self._gather.add(record)
         return done
 
     async def _flush(self, records: Sequence[Record]) -> None:

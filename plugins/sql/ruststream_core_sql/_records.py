@@ -74,9 +74,8 @@ class Recorder:
                 values[column] = out.name
             elif column.has("headers"):
                 values[column] = headers_to_json(out.headers, where)
-            elif column.has("partition_key"):
-                if out.key is not None or column.nullable:
-                    values[column] = key_value(out.key, column.type, where)
+            elif column.has("partition_key") and (out.key is not None or column.nullable):
+                values[column] = key_value(out.key, column.type, where)
         if table.get("headers") is None and out.headers:
             self._from_headers(table, out, values)
         if options is not None:

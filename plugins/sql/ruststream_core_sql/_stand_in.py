@@ -26,7 +26,9 @@ SIZE: Final = 1000
 
 
 class StandIn(SqlBroker):
-    """Differs from the real thing so: a row lock is a lock of the process on the row's id, leases do not run out,
+    """A broker in memory.
+
+    Differs from the real thing so: a row lock is a lock of the process on the row's id, leases do not run out,
     isolation levels are SQLite's, and each start begins with empty tables.
 
     Args:
@@ -67,7 +69,7 @@ class StandIn(SqlBroker):
         for table in self.routes.tables():
             await connection.create(table)
         # The service's repositories know the real broker only.
-        self._real._runs(connection)
+        self._real.adopt(connection)
         return connection
 
 
@@ -112,4 +114,3 @@ async def _create(session: Session, table: Table) -> None:
     plain = msgspec.structs.replace(table, schema=None)
     for statement in create_table(plain, SqliteDialect()):
         await session.execute(statement)
-

@@ -149,7 +149,9 @@ def _columns(row_type: type, table: str, names: Mapping[str, Any]) -> list[Colum
     try:
         hints = get_type_hints(row_type, globalns={**module, **names}, include_extras=True)
     except NameError as exc:
-        raise ConfigError(f"{row_type.__name__} (table {table!r}): {exc}; import it where the class is defined") from exc
+        raise ConfigError(
+            f"{row_type.__name__} (table {table!r}): {exc}; import it where the class is defined"
+        ) from exc
     encoded = _encoded_names(row_type, table)
     out = []
     for field, column in encoded.items():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["shielded", "spawn"]
+__all__ = ["background", "shielded", "spawn"]
 
 T = TypeVar("T")
+
+log: Final = logging.getLogger("ruststream.sql")
 
 _RUNNING: set[asyncio.Task[Any]] = set()
 """The loop itself holds tasks weakly."""
@@ -20,6 +23,17 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     _RUNNING.add(task)
     task.add_done_callback(_RUNNING.discard)
     return task
+
+
+def background(work: Coroutine[Any, Any, object], name: str) -> None:
+    """As `spawn`, where nobody waits for the end."""
+    task = spawn(work, name)
+    task.add_done_callback(_report)
+
+
+def _report(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def shielded(work: Coroutine[Any, Any, T], undo: Callable[[T], object] | None = None) -> T:

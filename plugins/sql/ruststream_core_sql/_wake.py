@@ -48,7 +48,7 @@ class Wake:
         if not self._permit:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
-            cancel = self._clock.call_later(self._seconds(), lambda: waiter.done() or waiter.set_result(None))
+            cancel = self._clock.call_later(self._seconds(), lambda: _let_go(waiter))
             try:
                 await waiter
             finally:
@@ -62,6 +62,11 @@ class Wake:
         while self._due and self._due[0] <= now:
             heapq.heappop(self._due)
         return poll if not self._due else min(poll, self._due[0] - now)
+
+
+def _let_go(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Hub:

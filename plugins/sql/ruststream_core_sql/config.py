@@ -64,9 +64,11 @@ class InboxQueue(Source):
 
     @property
     def name(self) -> str:
+        """See `Source.name`."""
         return self.table.name if self.queue is None else self.queue
 
     def prefixed(self, prefix: str) -> InboxQueue:
+        """See `Source.prefixed`."""
         if self.queue is None:
             return super().prefixed(prefix)
         return InboxQueue(
@@ -80,6 +82,9 @@ class InboxQueue(Source):
         )
 
     def _problems(self) -> list[str]:
+        return [*self._problems_of_names(), *self._problems_of_figures()]
+
+    def _problems_of_names(self) -> list[str]:
         table, found = self.table, []
         if table.kind != "inbox":
             found.append("an outbox is read by its relay")
@@ -91,6 +96,10 @@ class InboxQueue(Source):
             found.append("without Role.GROUP a dead letter is the row type of another table")
         if isinstance(self.dead_letter, type) and table.get("group") is not None:
             found.append("with Role.GROUP a dead letter is the name of another group")
+        return found
+
+    def _problems_of_figures(self) -> list[str]:
+        table, found = self.table, []
         if self.max_attempts is not None and (self.dead_letter is None or table.get("attempt") is None):
             found.append("max_attempts goes with dead_letter, and needs Role.ATTEMPT")
         if self.max_attempts is not None and self.max_attempts < 1:
@@ -113,7 +122,7 @@ class InboxQueue(Source):
             lease=self.lease or self.table.lease,
         )
 
-    def features(self, transactions: bool = True) -> Features:
+    def features(self) -> Features:
         """What follows from the table's roles."""
         table = self.table
         return Features(
@@ -125,7 +134,7 @@ class InboxQueue(Source):
             attempts="broker" if table.get("attempt") is not None else "process",
             survives_outage=table.form == "lease",
             loses=True,
-            transactions=transactions,
+            transactions=True,
             keys=table.get("partition_key") is not None,
             headers="text" if table.get("headers") is not None else "none",
             repeated_headers=False,

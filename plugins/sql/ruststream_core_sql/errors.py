@@ -73,7 +73,10 @@ def is_passing(error: BaseException) -> bool:
         # InterfaceError(0, ...) is a connection that is closed already.
         return number in _MY_PASSING or number == 0
     name = type(error).__name__
-    return type(error).__module__.startswith(("asyncpg", "asyncmy")) and name in ("InterfaceError", "InternalClientError")
+    return type(error).__module__.startswith(("asyncpg", "asyncmy")) and name in (
+        "InterfaceError",
+        "InternalClientError",
+    )
 
 
 def brief(error: BaseException) -> str:

@@ -40,7 +40,7 @@ class Role(enum.Enum):
     """When it was finished. With it rows are marked, without it they are deleted."""
     LOCKED_UNTIL = "locked_until"
     """Until when somebody holds the row: selects the lease form."""
-    LEASE_TOKEN = "lease_token"
+    LEASE_TOKEN = "lease_token"  # noqa: S105  a name
     """Who holds it: an integer, UUID or text of 32 characters, fresh for each claim."""
     HEADERS = "headers"
     """A JSON object of strings."""
@@ -78,7 +78,7 @@ def inbox(
     Raises:
         ConfigError: a role is missing, occurs twice or does not go with another; names table and column.
     """
-    names = dict(sys._getframe(1).f_locals)
+    names = dict(sys._getframe(1).f_locals)  # noqa: SLF001  row types may be local, as annotations see them
 
     def bind(row_type: type[T]) -> type[T]:
         settings = {"advisory_lock": advisory_lock, "lease": lease, "isolation": isolation}
@@ -97,7 +97,7 @@ def outbox(table: str, *, schema: str | None = None, lease: float = 30.0) -> Cal
     Raises:
         ConfigError: see `inbox`.
     """
-    names = dict(sys._getframe(1).f_locals)
+    names = dict(sys._getframe(1).f_locals)  # noqa: SLF001  row types may be local, as annotations see them
 
     def bind(row_type: type[T]) -> type[T]:
         register(Table.of(row_type, table, schema, names, lease=lease, kind="outbox"))

@@ -1,5 +1,7 @@
 """Servers, tables and watchers for the tests of the SQL transport."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 import asyncio
@@ -106,7 +108,7 @@ class Database:
             "attempt": ("attempt", Annotated[int | UnsetType, Role.ATTEMPT, generated], UNSET),
             "processed_at": ("processed_at", Annotated[moment, Role.PROCESSED_AT, generated], UNSET),
             "locked_until": ("locked_until", Annotated[moment, Role.LOCKED_UNTIL, generated], UNSET),
-            "lease_token": ("lease_token", Annotated[int | None | UnsetType, Role.LEASE_TOKEN, generated], UNSET),
+            "lease_token": ("lease_token", Annotated[int | UnsetType | None, Role.LEASE_TOKEN, generated], UNSET),
         }
         fields = [known[role] for role in roles]
         if payload is not None:
@@ -177,7 +179,9 @@ class Database:
         self, connection: Any, row_type: type[Any], name: str | None = "emails", watch: Any = None, **options: Any
     ) -> Any:
         """A subscription on a queue of that table."""
-        demand = Demand(**{key: options.pop(key) for key in ("workers", "batch", "linger", "prefetch") if key in options})
+        demand = Demand(
+            **{key: options.pop(key) for key in ("workers", "batch", "linger", "prefetch") if key in options}
+        )
         source = connection.broker.source(InboxQueue(row_type, name, **{"poll": 0.1, **options}))
         subscription = await connection.subscribe(source, demand, watch or Watcher())
         self.closing.insert(0, subscription)

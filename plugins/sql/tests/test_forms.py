@@ -118,7 +118,9 @@ async def test_two_processes_share_the_rows(held: Any, take: Any, settled: Any) 
     seen: list[bytes] = []
 
     async def work() -> None:
-        subscription = await db.subscribe(await db.connect(), row_type, workers=2, prefetch=2 if form in ("lease", "time") else None)
+        subscription = await db.subscribe(
+            await db.connect(), row_type, workers=2, prefetch=2 if form in ("lease", "time") else None
+        )
         while len(seen) < 20:
             for delivery in await subscription.receive(2):
                 seen.append(delivery.payload)

@@ -1,5 +1,7 @@
 """Lost sessions, lost leases, and what listens."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 import asyncio
@@ -16,14 +18,22 @@ from ruststream_core_sql._table import table_of
 async def kill_sessions(db: Any) -> None:
     """End every session of the database but the one that asks."""
     if db.name == "postgresql":
-        await db.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+        await db.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
         return
-    for (number,) in await db.run("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user <> 'system user' AND db = DATABASE()"):
+    for (number,) in await db.run(
+        "SELECT id FROM information_schema.processlist "
+        "WHERE id <> CONNECTION_ID() AND user <> 'system user' AND db = DATABASE()"
+    ):
         await db.run(f"KILL {number}")
 
 
 @pytest.mark.parametrize("form", ["lease", "time"])
-async def test_a_lease_outlives_the_connection(server_db: Any, form: str, take: Any, settled: Any, watcher: Any) -> None:
+async def test_a_lease_outlives_the_connection(
+    server_db: Any, form: str, take: Any, settled: Any, watcher: Any
+) -> None:
     """Wrong: an outage costs a lease's deliveries, or counts their attempts."""
     row_type = await server_db.table(form=form)
     await server_db.fill(row_type, [b"1", b"2"])
@@ -61,7 +71,9 @@ async def test_a_held_row_is_lost_with_its_session_and_comes_again(
 
 
 @pytest.mark.parametrize("form", ["lease", "time"])
-async def test_a_stolen_lease_is_told_and_settles_nothing(db: Any, form: str, take: Any, settled: Any, watcher: Any) -> None:
+async def test_a_stolen_lease_is_told_and_settles_nothing(
+    db: Any, form: str, take: Any, settled: Any, watcher: Any
+) -> None:
     """Wrong: a settlement under an old token touches the row of its new holder."""
     row_type = await db.table(form=form)
     await db.fill(row_type, [b"1", b"2"])

@@ -16,9 +16,7 @@ from ruststream_core_sql._table import table_of
 
 
 @pytest.mark.parametrize("form", ["lease", "lock"])
-async def test_fifo_has_one_row_in_work_over_all_processes(
-    db: Any, form: str, take: Any, settled: Any
-) -> None:
+async def test_fifo_has_one_row_in_work_over_all_processes(db: Any, form: str, take: Any, settled: Any) -> None:
     """Wrong: the second row of a group handed out while the first is in work, or out of order after a retry."""
     if (db.name, form) == ("sqlite", "lock"):
         pytest.skip("SQLite locks no rows")

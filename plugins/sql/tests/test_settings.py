@@ -142,7 +142,11 @@ def test_ddl_is_printed_for_each_database_and_taken_by_sqlite(
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["ddl", "ddl_tables"]) == 0
     printed = capsys.readouterr().out
-    assert [line for line in printed.splitlines() if line.startswith("--")] == ["-- postgresql", "-- mysql", "-- sqlite"]
+    assert [line for line in printed.splitlines() if line.startswith("--")] == [
+        "-- postgresql",
+        "-- mysql",
+        "-- sqlite",
+    ]
     assert '("name", "priority", "retry_after" NULLS FIRST, "job_id")' in printed
     assert "(`name`, `priority`, `retry_after`, `job_id`)" in printed
     assert main(["check", "ddl_tables", f"sqlite:///{tmp_path}/x.db"]) == 2

@@ -26,7 +26,7 @@ def jobs(form: str, fifo: bool = False) -> type[Any]:
         ("payload", Annotated[bytes, Role.PAYLOAD]),
         ("headers", Annotated[str | None, Role.HEADERS], None),
         ("job_id", Annotated[int | UnsetType, Role.ID, Role.GENERATED], UNSET),
-        ("retry_after", Annotated[datetime | None | UnsetType, Role.RETRY_AFTER, Role.GENERATED], UNSET),
+        ("retry_after", Annotated[datetime | UnsetType | None, Role.RETRY_AFTER, Role.GENERATED], UNSET),
         ("attempt", Annotated[int | UnsetType, Role.ATTEMPT, Role.GENERATED], UNSET),
     ]
     if form == "lease":

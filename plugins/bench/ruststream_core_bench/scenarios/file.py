@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import struct
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,13 +25,14 @@ from ruststream_core.errors import RustStreamError
 from ruststream_core.plugins import broker_from_url
 from ruststream_core.settlement import ACK
 from ruststream_core.wire import Outgoing
+from ruststream_core_bench._contract import NoWatch, drive_contract
 from ruststream_core_bench._environment import version_of
 from ruststream_core_bench._feeding import STEP, produce
-from ruststream_core_bench._payload import BODY, Order, Receipt, counting, counting_batches, decode, encode
+from ruststream_core_bench._payload import BODY, Order, counting, counting_batches, decode, encode, replying
+from ruststream_core_bench._plain_reader import PlainReader
 from ruststream_core_bench._scenario import Loop, Place, Scenario, Suite, Tally, Task, Text
-from ruststream_core_bench.scenarios.memory import NoWatch, drive_contract
 
-__all__ = ["SUITE", "PlainReader"]
+__all__ = ["SUITE"]
 
 KEY: Final = "bench"
 REPLIES: Final = "replies"
@@ -41,81 +41,11 @@ RECORDED: Final = 200_000
 ANSWERED: Final = 50_000
 """The same where every pass needs a file of its own, since replies go into it."""
 BATCH: Final = 64
-BLOCK: Final = 256 * 1024
 POLL: Final = 0.001
 """Seconds that the plain tail sleeps at the end of the file."""
-SHARD_TO_SIZE: Final = struct.Struct(">QQQI")
-MESSAGE_BYTES: Final = 1 + len(KEY) + SHARD_TO_SIZE.size + len(BODY) + 3
+MESSAGE_BYTES: Final = 1 + len(KEY) + 28 + len(BODY) + 3
 
 Handler = Callable[[Order], Awaitable[Any]]
-
-
-class PlainReader:
-    """Reads the messages of one key, block by block, with their checksums. No look-ahead, no recovery.
-
-    Args:
-        path: a stream file.
-        key: whose messages are wanted.
-        at_end: begin at the present end.
-    """
-
-    def __init__(self, path: Path, key: str, *, at_end: bool = False) -> None:
-        from fastcrc.crc16 import cdma2000  # noqa: PLC0415  what the file transport uses too
-
-        self._crc = cdma2000
-        self._key = key.encode()
-        self._fd = os.open(path, os.O_RDONLY)
-        head = os.pread(self._fd, 128, 0)
-        (self._interval,) = struct.unpack_from(">I", head, 4 + head[3] + 8)
-        self._offset = os.fstat(self._fd).st_size if at_end else len(head)
-        self._carry = b""
-
-    def close(self) -> None:
-        """Let the file go."""
-        os.close(self._fd)
-
-    def read(self) -> list[bytes]:
-        """The payloads that end in the next block; empty at the present end of the file."""
-        found: list[bytes] = []
-        while not found:
-            block = os.pread(self._fd, min(BLOCK, self._interval - self._offset % self._interval), self._offset)
-            beacon = 0 if self._offset % self._interval else _beacon_size(block)
-            if not block or beacon is None:
-                break
-            self._offset += len(block)
-            found = self._take(self._carry + block[beacon:])
-        return found
-
-    def _take(self, data: bytes) -> list[bytes]:
-        found, at, end, wanted, crc = [], 0, len(data), self._key, self._crc
-        while at < end:
-            head = at + 1 + data[at]
-            body = head + SHARD_TO_SIZE.size
-            if body > end:
-                break
-            stop = body + SHARD_TO_SIZE.unpack_from(data, head)[3]
-            if stop + 3 > end:
-                break
-            payload = data[body:stop]
-            if crc(payload) != (data[stop] << 8 | data[stop + 1]) or data[stop + 2] != 0x0D:
-                raise RustStreamError(f"a message at {self._offset - end + at} is damaged")
-            if data[at + 1 : head] == wanted:
-                found.append(payload)
-            at = stop + 3
-        self._carry = data[at:]
-        return found
-
-
-def _beacon_size(block: bytes) -> int | None:
-    """The bytes of the beacon that a block begins with; None where it is not there as a whole."""
-    if len(block) < 7:
-        return None
-    at = 6
-    for _ in range(block[5]):
-        if at >= len(block):
-            return None
-        at += 27 + block[at]
-    return at + 1 if at < len(block) else None
 
 
 # --------------------------------------------------------------------------------------------------- the files
@@ -240,18 +170,8 @@ async def _plain_batches(path: Path, tally: Tally) -> None:
 # --------------------------------------------------------------------------------------------- replies, same file
 
 
-def _replying(tally: Tally) -> Callable[[Order], Awaitable[Receipt]]:
-    async def handle(order: Order) -> Receipt:
-        tally.count += 1
-        if tally.count == tally.goal:
-            tally.hit()
-        return Receipt(order.id, order.total)
-
-    return handle
-
-
 def _answering(sender: Sender, tally: Tally) -> Handler:
-    handle = _replying(tally)
+    handle = replying(tally)
 
     async def answer(order: Order) -> None:
         confirmed = sender.send(Outgoing(encode(await handle(order)), REPLIES))
@@ -418,7 +338,7 @@ SUITE: Final = Suite(
             title=Text("reply into the same file", "ответ в тот же файл", "应答写入同一文件"),
             raw=_passes(_plain_replies, ANSWERED, own=True),
             adapter=_passes(_adapter_replies, ANSWERED, own=True),
-            framework=_passes(_service_pass(_replying, {"reply": REPLIES}), ANSWERED, own=True),
+            framework=_passes(_service_pass(replying, {"reply": REPLIES}), ANSWERED, own=True),
             step=ANSWERED,
         ),
         Scenario(

@@ -16,34 +16,41 @@ from pathlib import Path
 from typing import Any, Final, Unpack
 
 from ruststream_core import App, Batch, Context, Middleware, RouteOptions, by_key
-from ruststream_core.abc import Demand, RequestReply, Sender, State, Subscription
-from ruststream_core.errors import SettleError
+from ruststream_core.abc import Demand, RequestReply, Sender, Subscription
 from ruststream_core.memory import MemoryBroker, MemoryQueue
 from ruststream_core.middleware import Handle
-from ruststream_core.settlement import ACK, RELEASE, Verdict
+from ruststream_core.settlement import ACK
 from ruststream_core.wire import Delivery, Outgoing
-from ruststream_core_bench._payload import BODY, KEYS, Order, Receipt, counting, counting_batches, decode, encode
+from ruststream_core_bench._by_hand import (
+    BATCH,
+    answer_requests,
+    drive_batches,
+    drive_lanes,
+    drive_plainly,
+    drive_queue,
+    drive_replies,
+    drive_replies_contract,
+)
+from ruststream_core_bench._contract import CHUNK, NoWatch, drive_contract
+from ruststream_core_bench._payload import (
+    BODY,
+    KEYS,
+    Order,
+    Receipt,
+    counting,
+    counting_batches,
+    decode,
+    replying,
+)
 from ruststream_core_bench._scenario import Loop, Place, Scenario, Suite, Tally, Task, Text
 
-__all__ = ["SUITE", "Layer", "NoWatch", "drive_contract"]
+__all__ = ["SUITE", "Layer"]
 
 SLAB: Final = 50_000
 """Messages that wait in the queue at most: 64 chunks would do, but each slab costs one switch of tasks."""
-CHUNK: Final = 64
-BATCH: Final = 64
 ROUTES: Final = 1_000
 
 Feeder = Callable[[int], None]
-
-
-class NoWatch:
-    """A `Watch` for loops that have no runtime."""
-
-    def lost(self, delivery: Delivery, error: SettleError, verdict: Verdict | None) -> None:
-        """Nothing is lost inside the process."""
-
-    def state(self, state: State, cause: BaseException | None) -> None:
-        """Nothing to tell."""
 
 
 class Layer(Middleware):
@@ -137,82 +144,6 @@ async def _working(subscription: Subscription, body: Awaitable[None]) -> AsyncIt
         await subscription.aclose(1.0)
 
 
-async def _drive(subscription: Subscription, handle: Callable[[Order], Awaitable[None]]) -> None:
-    """The loop of somebody who needs nothing else."""
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            await handle(decode(delivery.payload))
-            delivery.settle(ACK)
-
-
-async def drive_contract(subscription: Subscription, handle: Callable[[Order], Awaitable[None]]) -> None:
-    """The same with all that the contract asks of whoever drives a subscription.
-
-    Lost deliveries are skipped, an error gives the delivery back, pending settlements are kept until decided.
-    """
-    pending: set[asyncio.Future[None]] = set()
-    last: asyncio.Future[None] | None = None
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            if delivery.lost is not None:
-                continue
-            try:
-                await handle(decode(delivery.payload))
-            except Exception:
-                delivery.settle(RELEASE)
-                raise
-            settling = delivery.settle(ACK)
-            if settling is not None and settling is not last:
-                last = settling
-                pending.add(settling)
-                settling.add_done_callback(pending.discard)
-    if pending:
-        await asyncio.wait(pending)
-
-
-async def _drive_queue(subscription: Subscription, handle: Callable[[Order], Awaitable[None]], workers: int) -> None:
-    """Several workers as one writes them by hand: a queue between."""
-    queue: asyncio.Queue[Delivery | None] = asyncio.Queue(2 * CHUNK)
-
-    async def work() -> None:
-        while (delivery := await queue.get()) is not None:
-            await handle(decode(delivery.payload))
-            delivery.settle(ACK)
-
-    tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            await queue.put(delivery)
-    for _ in tasks:
-        await queue.put(None)
-    await asyncio.gather(*tasks)
-
-
-async def _drive_lanes(subscription: Subscription, handle: Callable[[Order], Awaitable[None]], workers: int) -> None:
-    """Keys in order as one writes it by hand: a queue for each worker."""
-    queues: list[asyncio.Queue[Delivery | None]] = [asyncio.Queue(2 * CHUNK) for _ in range(workers)]
-
-    async def work(queue: asyncio.Queue[Delivery | None]) -> None:
-        while (delivery := await queue.get()) is not None:
-            await handle(decode(delivery.payload))
-            delivery.settle(ACK)
-
-    tasks = [asyncio.ensure_future(work(queue)) for queue in queues]
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            await queues[hash(delivery.key) % workers].put(delivery)
-    for queue in queues:
-        await queue.put(None)
-    await asyncio.gather(*tasks)
-
-
-async def _drive_batches(subscription: Subscription, handle: Callable[[list[Order]], Awaitable[None]]) -> None:
-    while chunk := await subscription.receive(BATCH):
-        await handle([decode(delivery.payload) for delivery in chunk])
-        for delivery in chunk:
-            delivery.settle(ACK)
-
-
 def _by_hand(drive: Callable[..., Awaitable[None]], *more: object, demand: Demand | None = None) -> Loop:
     async def loop(task: Task) -> None:
         async with _source(task) as source:
@@ -224,7 +155,7 @@ def _by_hand(drive: Callable[..., Awaitable[None]], *more: object, demand: Deman
     return loop
 
 
-_raw = _by_hand(_drive)
+_raw = _by_hand(drive_plainly)
 _adapter = _by_hand(drive_contract)
 
 
@@ -232,7 +163,7 @@ async def _raw_batches(task: Task) -> None:
     async with _source(task) as source:
         tally = Tally()
         subscription = await source.subscribe(Demand(batch=BATCH))
-        async with _working(subscription, _drive_batches(subscription, counting_batches(tally))):
+        async with _working(subscription, drive_batches(subscription, counting_batches(tally))):
             await _slabs(task, tally, source.feed)
 
 
@@ -279,16 +210,6 @@ async def _service_batches(task: Task) -> None:
 # ---------------------------------------------------------------------------------------------------- with replies
 
 
-def _replying(tally: Tally) -> Callable[[Order], Awaitable[Receipt]]:
-    async def handle(order: Order) -> Receipt:
-        tally.count += 1
-        if tally.count == tally.goal:
-            tally.hit()
-        return Receipt(order.id, order.total)
-
-    return handle
-
-
 @asynccontextmanager
 async def _emptying(source: _Queue) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]]]]:
     """A name for replies, and what takes away those that have gathered there."""
@@ -305,33 +226,12 @@ async def _emptying(source: _Queue) -> AsyncIterator[tuple[str, Callable[[], Awa
     await connection.aclose(1.0)
 
 
-async def _drive_replies(
-    subscription: Subscription, handle: Callable[[Order], Awaitable[Receipt]], sender: Sender, to: str
-) -> None:
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            receipt = await handle(decode(delivery.payload))
-            sender.send(Outgoing(encode(receipt), to))
-            delivery.settle(ACK)
-
-
-async def _drive_replies_contract(
-    subscription: Subscription, handle: Callable[[Order], Awaitable[Receipt]], sender: Sender, to: str
-) -> None:
-    async def reply(order: Order) -> None:
-        confirmed = sender.send(Outgoing(encode(await handle(order)), to))
-        if confirmed is not None:
-            await confirmed
-
-    await drive_contract(subscription, reply)
-
-
 def _replies_by_hand(drive: Callable[..., Awaitable[None]]) -> Loop:
     async def loop(task: Task) -> None:
         async with _source(task) as source, _emptying(source) as (to, empty):
             tally = Tally()
             subscription = await source.subscribe(Demand())
-            async with _working(subscription, drive(subscription, _replying(tally), source.sender, to)):
+            async with _working(subscription, drive(subscription, replying(tally), source.sender, to)):
                 await _slabs(task, tally, source.feed, empty)
 
     return loop
@@ -341,20 +241,12 @@ async def _service_replies(task: Task) -> None:
     async with _source(task) as source, _emptying(source) as (to, empty):
         tally = Tally()
         app = App("bench", broker=source.broker)
-        app.subscriber(task.name, reply=to)(_replying(tally))
+        app.subscriber(task.name, reply=to)(replying(tally))
         async with app.start():
             await _slabs(task, tally, source.feed, empty)
 
 
 # ---------------------------------------------------------------------------------------------------- requests
-
-
-async def _answer(subscription: Subscription, sender: Sender) -> None:
-    while chunk := await subscription.receive(CHUNK):
-        for delivery in chunk:
-            order = decode(delivery.payload)
-            sender.send(Outgoing(encode(Receipt(order.id, order.total)), delivery.reply_to or ""))
-            delivery.settle(ACK)
 
 
 def _requests_by_hand() -> Loop:
@@ -364,7 +256,7 @@ def _requests_by_hand() -> Loop:
             connection = await source.broker.connect()
             assert isinstance(connection, RequestReply)
             out = Outgoing(BODY, task.name)
-            async with _working(subscription, _answer(subscription, source.sender)):
+            async with _working(subscription, answer_requests(subscription, source.sender)):
                 with task.watch:
                     for _ in range(task.messages):
                         await connection.request(out, 60.0)
@@ -423,13 +315,13 @@ _SCENARIOS: Final[Sequence[Scenario]] = (
         "workers-8",
         Text("workers=8", "workers=8", "workers=8"),
         _service(workers=8),
-        adapter=_by_hand(_drive_queue, 8, demand=Demand(workers=8)),
+        adapter=_by_hand(drive_queue, 8, demand=Demand(workers=8)),
     ),
     _scenario(
         "by-key-8",
         Text("by_key(8)", "by_key(8)", "by_key(8)"),
         _service(workers=by_key(8)),
-        adapter=_by_hand(_drive_lanes, 8, demand=Demand(workers=8, keyed=True)),
+        adapter=_by_hand(drive_lanes, 8, demand=Demand(workers=8, keyed=True)),
     ),
     _scenario("context", Text("with Context", "с Context", "带 Context"), _service_context),
     _scenario("middleware-1", Text("one middleware", "одно middleware", "一个中间件"), _service(Layer())),
@@ -442,8 +334,8 @@ _SCENARIOS: Final[Sequence[Scenario]] = (
         "reply",
         Text("reply published", "публикация ответа", "发布应答"),
         _service_replies,
-        raw=_replies_by_hand(_drive_replies),
-        adapter=_replies_by_hand(_drive_replies_contract),
+        raw=_replies_by_hand(drive_replies),
+        adapter=_replies_by_hand(drive_replies_contract),
     ),
     _scenario(
         "batch-64",

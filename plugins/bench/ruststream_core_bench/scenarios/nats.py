@@ -24,11 +24,11 @@ from ruststream_core.plugins import broker_from_url
 from ruststream_core.settlement import ACK
 from ruststream_core.testing.servers import NatsServer
 from ruststream_core.wire import Outgoing
+from ruststream_core_bench._contract import NoWatch, drive_contract
 from ruststream_core_bench._environment import round_trip
 from ruststream_core_bench._feeding import STEP, produce
-from ruststream_core_bench._payload import BODY, Order, Receipt, counting, counting_batches, decode, encode
+from ruststream_core_bench._payload import BODY, Order, counting, counting_batches, decode, encode, replying
 from ruststream_core_bench._scenario import Loop, Place, Scenario, Suite, Tally, Task, Text
-from ruststream_core_bench.scenarios.memory import NoWatch, drive_contract
 
 __all__ = ["SUITE"]
 
@@ -73,6 +73,7 @@ async def _stream(task: Task, *, consumer: bool = True) -> AsyncIterator[Any]:
             if consumer:
                 config = ConsumerConfig(
                     durable_name=task.name,
+                    filter_subject=task.name,
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=OPEN_SECONDS,
                     max_ack_pending=10_000,
@@ -227,7 +228,7 @@ def _ack_each(_: Any, tally: Tally) -> Callable[[list[Any]], Awaitable[None]]:
 
 
 def _reply_and_ack(client: Any, tally: Tally) -> Callable[[list[Any]], Awaitable[None]]:
-    handle = _replying(tally)
+    handle = replying(tally)
 
     async def work(messages: list[Any]) -> None:
         for message in messages:
@@ -249,19 +250,9 @@ def _batch_and_ack(_: Any, tally: Tally) -> Callable[[list[Any]], Awaitable[None
     return work
 
 
-def _replying(tally: Tally) -> Callable[[Order], Awaitable[Receipt]]:
-    async def handle(order: Order) -> Receipt:
-        tally.count += 1
-        if tally.count == tally.goal:
-            tally.hit()
-        return Receipt(order.id, order.total)
-
-    return handle
-
-
 async def _adapter_reply(task: Task) -> None:
     tally = Tally()
-    handle = _replying(tally)
+    handle = replying(tally)
     async with _connection(task) as connection:
         sender = await connection.sender()
 
@@ -407,7 +398,7 @@ SUITE: Final = Suite(
             ),
             raw=_pulling(FETCH, _reply_and_ack),
             adapter=_on_stream(_adapter_reply),
-            framework=_on_stream(_service(_replying, _jetstream, lambda _: {"reply": "bench-replies"})),
+            framework=_on_stream(_service(replying, _jetstream, lambda _: {"reply": "bench-replies"})),
             step=STEP,
         ),
         Scenario(

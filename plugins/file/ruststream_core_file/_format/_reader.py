@@ -181,6 +181,11 @@ class StreamReader:
         """Where reading goes on; None before the first file is there."""
         return None if self.header is None else Position(self.header.created_at, self._parser.checkpoint[0])
 
+    @property
+    def offset(self) -> int:
+        """How far the file was read, unfinished messages not counted."""
+        return self._parser.checkpoint[0]
+
     def seek(self, start: Start) -> None:
         """Go on from somewhere else."""
         self._start = start

@@ -223,6 +223,10 @@ class StreamWriter:
         if self._flushed:
             self._enter()
 
+    def duplicate(self) -> int:
+        """A descriptor of the file for somebody else, to fsync it on a thread. Who gets it closes it."""
+        return os.dup(self._fd)
+
     def sync(self) -> None:
         """Have what was flushed survive a crash of the machine.
 

@@ -21,9 +21,17 @@ bury: move to the dead letter."""
 class Item(Protocol):
     """A row in hand, as the statements need it."""
 
-    id: Any
-    token: Any
-    delay: float | None
+    @property
+    def id(self) -> Any:
+        """What addresses the row."""
+
+    @property
+    def token(self) -> Any:
+        """What its holder has to name."""
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds until it is due again, for a retry."""
 
 
 class Session(ABC):
@@ -39,7 +47,7 @@ class Session(ABC):
         await self.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level.upper()}")
         self.isolated = True
 
-    def on_lost(self, callback: Callable[[], object] | None) -> None:
+    def on_lost(self, callback: Callable[[], object] | None) -> None:  # noqa: B027  few drivers tell
         """Have `callback` called when the connection breaks by itself, where the driver tells; None ends that."""
 
     @abstractmethod

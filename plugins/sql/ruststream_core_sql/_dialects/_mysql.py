@@ -4,6 +4,8 @@ Values stand in the text, written by the driver: a list of ids is as long as it 
 the server in one round trip.
 """
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 import hashlib
@@ -114,7 +116,7 @@ class MySqlStore(Store):
     async def _check(self, session: Any, table: Table) -> None:
         schema = "DATABASE()" if table.schema is None else session.literal(table.schema)
         rows = await session.fetch(
-            "SELECT column_name FROM information_schema.columns "  # noqa: S608  literals by the driver
+            "SELECT column_name FROM information_schema.columns "
             f"WHERE table_schema = {schema} AND table_name = {session.literal(table.name)}"
         )
         known = [row[0] for row in rows]
@@ -122,7 +124,9 @@ class MySqlStore(Store):
             raise ConfigError(f"table {table.full_name!r} does not exist in this database")
         missing = [column.name for column in table.columns if column.name not in known]
         if missing:
-            raise ConfigError(f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(known)}")
+            raise ConfigError(
+                f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(known)}"
+            )
 
     async def _index(self, session: Any) -> str:
         """The index that holds the rows in the order of a claim. A sort would lock every row that it reads."""
@@ -131,16 +135,14 @@ class MySqlStore(Store):
         wanted = [name for role in roles if role and (name := table.name_of(role)) is not None]
         schema = "DATABASE()" if table.schema is None else session.literal(table.schema)
         rows = await session.fetch(
-            "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = "  # noqa: S608
+            "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = "
             f"{schema} AND table_name = {session.literal(table.name)} ORDER BY index_name, seq_in_index"
         )
         indexes: dict[str, list[str]] = {}
         for name, column in rows:
             indexes.setdefault(name, []).append(column)
         # The primary key is part of every secondary index, at its end.
-        serving = [
-            name for name, columns in indexes.items() if [*columns, table.id.name][: len(wanted)] == wanted
-        ]
+        serving = [name for name, columns in indexes.items() if [*columns, table.id.name][: len(wanted)] == wanted]
         return f" FORCE INDEX ({self._dialect.quote(serving[0])})" if serving else ""
 
     def statements(self) -> Mapping[str, str]:
@@ -211,9 +213,7 @@ class MySqlStore(Store):
         await session.rollback()
         await self._release_guard(session)
 
-    async def settle_commit(
-        self, session: Any, kinds: Sequence[tuple[Kind, Sequence[Item]]], *, again: bool
-    ) -> None:
+    async def settle_commit(self, session: Any, kinds: Sequence[tuple[Kind, Sequence[Item]]], *, again: bool) -> None:
         last_kind, last = kinds[-1]
         for kind, items in kinds[:-1]:
             await self.settle(session, kind, items)
@@ -253,7 +253,9 @@ class MySqlStore(Store):
         if kind != "retry" or not any(item.delay is not None for item in items):
             return await self._each(session, items, lambda mine, _: self._text.settle(kind, mine))
         delays = {id(item): item.delay for item in items}
-        return await self._each(session, items, lambda mine, some: self._text.retry(mine, self._delay(session, some, delays)))
+        return await self._each(
+            session, items, lambda mine, some: self._text.retry(mine, self._delay(session, some, delays))
+        )
 
     async def _postpone(self, session: Any, items: Sequence[Item]) -> set[Any] | None:
         """Without a column for the due time: one statement for each delay."""
@@ -283,12 +285,16 @@ class MySqlStore(Store):
             groups.setdefault(item.token, []).append(item)
         ours: set[Any] = set()
         for token, some in groups.items():
-            ours |= await self._group(session, token, some, statements, inside)
+            ours |= await self._group(session, token, some, statements, inside=inside)
         return None if len(ours) == len(items) else ours
 
-    async def _group(self, session: Any, token: Any, items: Sequence[Item], statements: Any, inside: bool) -> set[Any]:
+    async def _group(
+        self, session: Any, token: Any, items: Sequence[Item], statements: Any, *, inside: bool
+    ) -> set[Any]:
         leased = self.queue.table.form == "lease"
-        mine = self._text.mine(self._list(session, (item.id for item in items)), session.literal(token) if leased else None)
+        mine = self._text.mine(
+            self._list(session, (item.id for item in items)), session.literal(token) if leased else None
+        )
         sqls = statements(mine, items)
         if not sqls:
             return {item.id for item in items}
@@ -306,13 +312,15 @@ class MySqlStore(Store):
             # Some are not ours any more. Which, is only known by asking first.
             if not inside:
                 await session.rollback()
-            return await self._one_by_one(session, token, items, statements, inside)
+            return await self._one_by_one(session, token, items, statements, inside=inside)
         except BaseException:
             if not inside and session.in_transaction:
                 session.abort()
             raise
 
-    async def _one_by_one(self, session: Any, token: Any, items: Sequence[Item], statements: Any, inside: bool) -> set[Any]:
+    async def _one_by_one(
+        self, session: Any, token: Any, items: Sequence[Item], statements: Any, *, inside: bool
+    ) -> set[Any]:
         begin = "" if inside else "START TRANSACTION; "
         mine = self._text.mine(self._list(session, (item.id for item in items)), session.literal(token))
         rows = await session.fetch(f"{begin}{self._text.held(mine)}")
@@ -336,11 +344,11 @@ class MySqlStore(Store):
     ) -> None:
         literal = session.literal
         values = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
-        await session.execute(f"INSERT INTO {self._names.table} ({self._names.list(columns)}) VALUES {values}")  # noqa: S608
+        await session.execute(f"INSERT INTO {self._names.table} ({self._names.listed(columns)}) VALUES {values}")
 
     async def record(self, session: Any, columns: Sequence[Column], row: Sequence[Any]) -> Any:
         values = ", ".join(map(session.literal, row))
-        insert = f"INSERT INTO {self._names.table} ({self._names.list(columns)}) VALUES ({values})"  # noqa: S608
+        insert = f"INSERT INTO {self._names.table} ({self._names.listed(columns)}) VALUES ({values})"
         own = next((value for column, value in zip(columns, row, strict=True) if column.has("id")), None)
         if own is not None:
             await session.execute(insert)

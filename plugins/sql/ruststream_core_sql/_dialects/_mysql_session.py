@@ -1,5 +1,7 @@
 """Sessions of MySQL and MariaDB through asyncmy, in the text protocol with values written by the driver."""
 
+# ruff: noqa: SLF001  asyncmy shows rows, transport and the state of its stream under these names only
+
 from __future__ import annotations
 
 import asyncio
@@ -167,7 +169,11 @@ class MySqlOpener:
         level = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         await session.execute(level if autocommit else f"{level}; SET SESSION autocommit = 1")
         if session._pool is not None:
-            default = "SET SESSION tx_isolation = DEFAULT" if session.mariadb else "SET SESSION transaction_isolation = DEFAULT"
+            default = (
+                "SET SESSION tx_isolation = DEFAULT"
+                if session.mariadb
+                else "SET SESSION transaction_isolation = DEFAULT"
+            )
             session.restore = f"{default}; SET SESSION autocommit = {int(autocommit)}"
 
     async def aclose(self) -> None:
@@ -180,7 +186,7 @@ def check_version(version: str) -> None:
     Raises:
         ConfigError: it is too old.
     """
-    numbers = [int(part) for part in version.split("-")[0].split(".")[:3] if part.isdecimal()]
+    numbers = [int(part) for part in version.split("-", maxsplit=1)[0].split(".")[:3] if part.isdecimal()]
     mariadb = "mariadb" in version.lower()
     if numbers < ([10, 6] if mariadb else [8, 0, 1]):
         raise ConfigError(f"the server is {version}: MariaDB 10.6 or MySQL 8.0.1 or later is needed")
@@ -205,5 +211,7 @@ def _settings(url: str) -> dict[str, Any]:
     if tls and tls != "false":
         settings["ssl"] = {"ca": options.pop("ssl_ca")} if "ssl_ca" in options else True
     if options:
-        raise ConfigError(f"mysql URL: unknown settings {', '.join(options)}; it takes charset, ssl, ssl_ca, unix_socket")
+        raise ConfigError(
+            f"mysql URL: unknown settings {', '.join(options)}; it takes charset, ssl, ssl_ca, unix_socket"
+        )
     return settings

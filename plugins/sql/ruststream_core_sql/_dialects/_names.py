@@ -1,5 +1,7 @@
 """Fragments that the statements of all dialects are put together from."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -44,7 +46,7 @@ class Names:
         """A table with its schema."""
         return self.quote(name) if schema is None else f"{self.quote(schema)}.{self.quote(name)}"
 
-    def list(self, columns: Sequence[Column], alias: str = "") -> str:
+    def listed(self, columns: Sequence[Column], alias: str = "") -> str:
         """Names separated by commas, each with the alias."""
         return ", ".join(alias + self.quote(column.name) for column in columns)
 
@@ -83,8 +85,10 @@ class Names:
         return [f"{column} = NULL" for column in (self.locked_until, self.token) if column]
 
     def postponed(self, due: str) -> list[str]:
-        """Assignments that make a row due later and end its lease. An outbox without a column for it is kept by the
-        lease's own: held by nobody until then."""
+        """Assignments that make a row due later and end its lease.
+
+        An outbox without a column for the due time is kept by the lease's own: held by nobody until then.
+        """
         if self.retry_after:
             return [f"{self.retry_after} = {due}", *self.freed()]
         if self.locked_until:
@@ -101,4 +105,4 @@ class Names:
         held = [f"e.{column} > {self.now}" for column in (self.locked_until, self.retry_after) if column]
         conditions = [f"e.{self.key} = {alias}{self.key}", f"e.{self.id} < {alias}{self.id}"]
         conditions += [*self.unfinished(group, "e."), f"({' OR '.join(held)})"]
-        return [f"NOT EXISTS (SELECT 1 FROM {self.table} AS e WHERE {self.where(conditions)})"]  # noqa: S608
+        return [f"NOT EXISTS (SELECT 1 FROM {self.table} AS e WHERE {self.where(conditions)})"]

@@ -1,5 +1,7 @@
 """The statements of PostgreSQL."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 import secrets
@@ -89,7 +91,9 @@ class PostgresStore(Store):
             raise ConfigError(f"table {table.full_name!r} does not exist, or is outside the search path")
         missing = [column.name for column in table.columns if column.name not in types]
         if missing:
-            raise ConfigError(f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(types)}")
+            raise ConfigError(
+                f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(types)}"
+            )
         return types
 
     def statements(self) -> Mapping[str, str]:
@@ -239,9 +243,9 @@ class PostgresStore(Store):
         if not columns:
             return f"INSERT INTO {names.table} DEFAULT VALUES"
         arrays = ", ".join(f"${k}::{self._types[column.name]}[]" for k, column in enumerate(columns, 1))
-        listed = names.list(columns)
+        listed = names.listed(columns)
         insert = (
-            f"INSERT INTO {names.table} ({listed}) SELECT {listed} "  # noqa: S608  quoted names only
+            f"INSERT INTO {names.table} ({listed}) SELECT {listed} "
             f"FROM unnest({arrays}) WITH ORDINALITY AS u({listed}, ordinality__) ORDER BY ordinality__"
         )
         if not notify:
@@ -252,7 +256,7 @@ class PostgresStore(Store):
     async def record(self, session: Session, columns: Sequence[Column], row: Sequence[Any]) -> Any:
         names = Names(self.queue, self._dialect.quote, "")
         marks = ", ".join(f"${k}" for k in range(1, len(columns) + 1))
-        sql = f"INSERT INTO {names.table} ({names.list(columns)}) VALUES ({marks}) RETURNING {names.id}"  # noqa: S608
+        sql = f"INSERT INTO {names.table} ({names.listed(columns)}) VALUES ({marks}) RETURNING {names.id}"
         return (await session.fetch(sql, row))[0][0]
 
     async def unfinished(self, session: Session, row_id: Any) -> bool:

@@ -89,7 +89,7 @@ class PostgresOpener:
     """See `Opener`. `target` is a URL or the application's `asyncpg.Pool`."""
 
     def __init__(self, target: Any, where: str, deadline: float) -> None:
-        import asyncpg  # noqa: PLC0415  the client is imported when it is needed
+        import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415  imported when it is needed
 
         self._asyncpg = asyncpg
         self._target = target

@@ -1,5 +1,7 @@
 """The statements of SQLite. Each is one piece of work on the connection's thread."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 import secrets
@@ -110,12 +112,14 @@ class SqliteStore(Store):
             raise ConfigError(f"table {table.full_name!r} does not exist")
         missing = [column.name for column in table.columns if column.name not in known]
         if missing:
-            raise ConfigError(f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(known)}")
+            raise ConfigError(
+                f"table {table.full_name!r} has no column {', '.join(missing)}; it has {', '.join(known)}"
+            )
 
     def statements(self) -> Mapping[str, str]:
         return self._sql
 
-    async def prepare(self, session: Session, sql: str) -> None:
+    async def prepare(self, session: Any, sql: str) -> None:
         names = ("now", "limit", "group", "token", "until", "id", "due", "dead", "old")
         await session.fetch(f"EXPLAIN {sql}", dict.fromkeys(names))
 
@@ -224,7 +228,7 @@ class SqliteStore(Store):
     ) -> None:
         names = self._names
         marks = ", ".join("?" * len(columns))
-        sql = f"INSERT INTO {names.table} ({names.list(columns)}) VALUES ({marks})"  # noqa: S608  quoted names only
+        sql = f"INSERT INTO {names.table} ({names.listed(columns)}) VALUES ({marks})"
         if not columns:
             sql = f"INSERT INTO {names.table} DEFAULT VALUES"
         await session.run(self._atomic(session, lambda connection: connection.executemany(sql, rows)))
@@ -232,7 +236,7 @@ class SqliteStore(Store):
     async def record(self, session: Any, columns: Sequence[Column], row: Sequence[Any]) -> Any:
         names = self._names
         marks = ", ".join("?" * len(columns))
-        sql = f"INSERT INTO {names.table} ({names.list(columns)}) VALUES ({marks}) RETURNING {names.id}"  # noqa: S608
+        sql = f"INSERT INTO {names.table} ({names.listed(columns)}) VALUES ({marks}) RETURNING {names.id}"
         return (await session.fetch(sql, row))[0][0]
 
     async def unfinished(self, session: Any, row_id: Any) -> bool:
@@ -254,6 +258,7 @@ class SqliteStore(Store):
 
 def _settle(connection: sqlite3.Connection, steps: Sequence[str], args: Sequence[dict[str, Any]]) -> set[Any] | None:
     """Run all; only where a row turns out not to be ours, undo and go row by row."""
+    count = touched = 0
     connection.execute("SAVEPOINT settle")
     for sql in steps:
         count = connection.executemany(sql, args).rowcount

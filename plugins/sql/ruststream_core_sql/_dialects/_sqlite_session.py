@@ -111,6 +111,13 @@ class SqliteWorker:
         finally:
             timer.cancel()
 
+    def put(self, work: Callable[[], None]) -> None:
+        """Do `work` behind whatever is on the thread already; nobody waits for it."""
+        if self._inline:
+            work()
+        else:
+            self._work.put(work)
+
     def _overdue(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
             if self.connection is not None:
@@ -149,14 +156,23 @@ class SqliteWorker:
 
 
 def _answer(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], work: Callable[[], T]) -> None:
+    result: T | None = None
+    error: BaseException | None = None
     try:
         result = work()
     except BaseException as exc:
-        reply: Callable[[], object] = lambda error=exc: future.done() or future.set_exception(error)  # type: ignore[misc]  # noqa: E731
-    else:
-        reply = lambda: future.done() or future.set_result(result)  # noqa: E731
+        error = exc
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(reply)
+        loop.call_soon_threadsafe(_deliver, future, result, error)
+
+
+def _deliver(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 class SqliteSession(Session):
@@ -213,11 +229,8 @@ class SqliteSession(Session):
         connection = worker.connection
         if connection is None:
             worker.free()
-        elif worker._inline:
-            _rollback(connection)
-            worker.free()
         else:
-            worker._work.put(lambda: _rollback(connection))
+            worker.put(lambda: _rollback(connection))
             worker.free()
 
     @property

@@ -1,5 +1,7 @@
 """The text of SQLite's statements. Parameters go by name."""
 
+# ruff: noqa: S608  statements are made of quoted names and of what the driver has written
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ __all__ = ["build"]
 def build(queue: Queue, names: Names, shown: Sequence[Column]) -> dict[str, str]:
     """Every statement of a queue, by its purpose. `x_first` runs before `x`, on the same rows."""
     n = names
-    sql = {"depth": f"SELECT count(*) FROM {n.table} WHERE {n.where(n.unfinished(':group'))}"}  # noqa: S608
+    sql = {"depth": f"SELECT count(*) FROM {n.table} WHERE {n.where(n.unfinished(':group'))}"}
     if queue.table.form == "lease":
         sql |= _lease(queue, n, shown)
     else:
@@ -29,17 +31,16 @@ def _lease(queue: Queue, n: Names, shown: Sequence[Column]) -> dict[str, str]:
         sets.append(f"{n.token} = :token")
     if n.attempt:
         sets.append(f"{n.attempt} = {n.attempt} + 1")
-    chosen = f"SELECT c.{n.id} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"  # noqa: S608
+    chosen = f"SELECT c.{n.id} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"
     order = [column for column in (n.priority, n.retry_after, n.id) if column]
     return {
-        "peek": f"SELECT 1 FROM {n.table} AS c WHERE {_due(queue, n)} LIMIT 1",  # noqa: S608
+        "peek": f"SELECT 1 FROM {n.table} AS c WHERE {_due(queue, n)} LIMIT 1",
         "claim": (
-            f"UPDATE {n.table} SET {', '.join(sets)} WHERE {n.id} IN ({chosen}) "  # noqa: S608
-            f"RETURNING {n.list(shown)}, {', '.join(order)}"
+            f"UPDATE {n.table} SET {', '.join(sets)} WHERE {n.id} IN ({chosen}) "
+            f"RETURNING {n.listed(shown)}, {', '.join(order)}"
         ),
         "extend": (
-            f"UPDATE {n.table} SET {n.locked_until} = :until WHERE {n.id} = :id "  # noqa: S608
-            f"AND {n.quote(_holder(table))} = :token"
+            f"UPDATE {n.table} SET {n.locked_until} = :until WHERE {n.id} = :id AND {n.quote(_holder(table))} = :token"
         ),
     }
 
@@ -54,10 +55,10 @@ def _due(queue: Queue, n: Names) -> str:
     if not queue.table.fifo:
         return n.where([n.claimable(":group", "c."), *n.ordered(":group", "c.")])
     unfinished = n.where(n.unfinished(":group"))
-    head = f"SELECT {n.id} FROM {n.table} WHERE {unfinished} ORDER BY {n.order()} LIMIT 1"  # noqa: S608
+    head = f"SELECT {n.id} FROM {n.table} WHERE {unfinished} ORDER BY {n.order()} LIMIT 1"
     conditions = [f"c.{n.id} = ({head})", n.claimable(":group", "c.")]
     if n.locked_until:
-        busy = f"SELECT 1 FROM {n.table} WHERE {unfinished} AND {n.locked_until} > :now"  # noqa: S608
+        busy = f"SELECT 1 FROM {n.table} WHERE {unfinished} AND {n.locked_until} > :now"
         conditions.append(f"NOT EXISTS ({busy})")
     return n.where(conditions)
 
@@ -66,35 +67,35 @@ def _advisory(queue: Queue, n: Names, shown: Sequence[Column]) -> dict[str, str]
     key = "".join(f", c.{n.quote(column.name)}" for column in queue.table.advisory_columns())
     return {
         "candidates": (
-            f"SELECT c.{n.id}{key} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"  # noqa: S608
+            f"SELECT c.{n.id}{key} FROM {n.table} AS c WHERE {_due(queue, n)} ORDER BY {n.order('c.')} LIMIT :limit"
         ),
-        "take": f"SELECT {n.list(shown)} FROM {n.table} WHERE {n.id} = :id AND {n.claimable(':group')}",  # noqa: S608
+        "take": f"SELECT {n.listed(shown)} FROM {n.table} WHERE {n.id} = :id AND {n.claimable(':group')}",
     }
 
 
 def _settlements(queue: Queue, n: Names) -> dict[str, str]:
     leased = queue.table.form == "lease"
     mine = f"{n.id} = :id" + (f" AND {n.quote(_holder(queue.table))} = :token" if leased else "")
-    sql = {"finish": f"DELETE FROM {n.table} WHERE {mine}"}  # noqa: S608
+    sql = {"finish": f"DELETE FROM {n.table} WHERE {mine}"}
     if n.processed_at:
-        sql["finish"] = f"UPDATE {n.table} SET {', '.join([f'{n.processed_at} = :now', *n.freed()])} WHERE {mine}"  # noqa: S608
+        sql["finish"] = f"UPDATE {n.table} SET {', '.join([f'{n.processed_at} = :now', *n.freed()])} WHERE {mine}"
     counted = [] if leased or not n.attempt else [f"{n.attempt} = {n.attempt} + 1"]
     # A retry without a delay leaves the due time as it is.
     later = n.postponed(f"coalesce(:due, {n.retry_after})" if n.retry_after else ":due")
     if sets := [*counted, *later]:
-        sql["retry"] = f"UPDATE {n.table} SET {', '.join(sets)} WHERE {mine}"  # noqa: S608
+        sql["retry"] = f"UPDATE {n.table} SET {', '.join(sets)} WHERE {mine}"
     if leased:
         back = [f"{n.attempt} = max({n.attempt} - 1, 1)"] if n.attempt else []
-        sql["release"] = f"UPDATE {n.table} SET {', '.join([*back, *n.freed()])} WHERE {mine}"  # noqa: S608
+        sql["release"] = f"UPDATE {n.table} SET {', '.join([*back, *n.freed()])} WHERE {mine}"
     if queue.buries:
         sql |= _bury(queue, n, mine)
     open_ = f" AND {n.processed_at} IS NULL" if n.processed_at else ""
-    sql["look"] = f"SELECT 1 FROM {n.table} WHERE {n.id} = :id{open_}"  # noqa: S608
-    sql["finish_one"] = f"DELETE FROM {n.table} WHERE {n.id} = :id"  # noqa: S608
+    sql["look"] = f"SELECT 1 FROM {n.table} WHERE {n.id} = :id{open_}"
+    sql["finish_one"] = f"DELETE FROM {n.table} WHERE {n.id} = :id"
     if n.processed_at:
-        old = f"SELECT {n.id} FROM {n.table} WHERE {n.processed_at} < :old LIMIT :limit"  # noqa: S608
-        sql["purge"] = f"DELETE FROM {n.table} WHERE {n.id} IN ({old})"  # noqa: S608
-        sql["finish_one"] = f"UPDATE {n.table} SET {n.processed_at} = :now WHERE {n.id} = :id"  # noqa: S608
+        old = f"SELECT {n.id} FROM {n.table} WHERE {n.processed_at} < :old LIMIT :limit"
+        sql["purge"] = f"DELETE FROM {n.table} WHERE {n.id} IN ({old})"
+        sql["finish_one"] = f"UPDATE {n.table} SET {n.processed_at} = :now WHERE {n.id} = :id"
     return sql
 
 
@@ -103,10 +104,12 @@ def _bury(queue: Queue, n: Names, mine: str) -> dict[str, str]:
     if dead is None:
         fresh = [f"{n.attempt} = 1"] if n.attempt else []
         due = [f"{n.retry_after} = NULL"] if n.retry_after else []
-        return {"bury": f"UPDATE {n.table} SET {', '.join([f'{n.group} = :dead', *fresh, *due, *n.freed()])} WHERE {mine}"}  # noqa: S608
-    listed = n.list(dead.inserted)
+        return {
+            "bury": f"UPDATE {n.table} SET {', '.join([f'{n.group} = :dead', *fresh, *due, *n.freed()])} WHERE {mine}"
+        }
+    listed = n.listed(dead.inserted)
     into = n.of_table(dead.name, dead.schema)
     return {
-        "bury_first": f"INSERT INTO {into} ({listed}) SELECT {listed} FROM {n.table} WHERE {mine}",  # noqa: S608
-        "bury": f"DELETE FROM {n.table} WHERE {mine}",  # noqa: S608
+        "bury_first": f"INSERT INTO {into} ({listed}) SELECT {listed} FROM {n.table} WHERE {mine}",
+        "bury": f"DELETE FROM {n.table} WHERE {mine}",
     }

@@ -13,7 +13,7 @@ from ruststream_core.wire import Delivery, Outgoing
 from ruststream_core_sql._outbox._home import Home
 from ruststream_core_sql._outbox._rows import OUTBOX_ID, Row, is_acked, parse_id, record_of
 from ruststream_core_sql._table import Table
-from ruststream_core_sql._tasks import shielded, spawn
+from ruststream_core_sql._tasks import background, shielded
 from ruststream_core_sql.errors import brief
 
 __all__ = ["OutboxLayer"]
@@ -48,7 +48,7 @@ class OutboxLayer(Middleware):
             else:
                 if not self._handled:
                     # The caller need not wait: what is not finished in time is sent again, and that is all.
-                    spawn(self._settle(table, row, "finish"), "sql:outbox")
+                    background(self._settle(table, row, "finish"), "sql:outbox")
 
         return recorded
 
@@ -73,7 +73,9 @@ class OutboxLayer(Middleware):
             async with database.session() as session:
                 await store.settle(session, kind, [row])
         except Exception as exc:
-            log.warning("outbox table %r: record %s is not finished and will be sent again: %s", table.name, row.id, exc)
+            log.warning(
+                "outbox table %r: record %s is not finished and will be sent again: %s", table.name, row.id, exc
+            )
             return
         if kind == "retry":
             self._home.hub.news(table.full_name)

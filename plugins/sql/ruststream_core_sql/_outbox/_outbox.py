@@ -27,9 +27,9 @@ class Outbox:
     """Messages of certain names are recorded in the database before they are sent, and sent until they arrived.
 
     Its middleware (`app.use(outbox.middleware())`) stands around every publish of a registered name: the record is
-    committed, then the message is sent with the header `x-ruststream-outbox-id`, then the record is finished. Where recording
-    fails nothing is sent and the publish fails; where sending fails the record stays, the relay sends it, and the
-    publish counts as done. Other names pass with one look into a mapping.
+    committed, then the message is sent with the header `x-ruststream-outbox-id`, then the record is finished. Where
+    recording fails nothing is sent and the publish fails; where sending fails the record stays, the relay sends it,
+    and the publish counts as done. Other names pass with one look into a mapping.
 
     Args:
         database: a URL, an `asyncpg.Pool` or `asyncmy.Pool`, or a `SqlBroker`.

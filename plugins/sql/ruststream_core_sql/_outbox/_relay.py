@@ -15,7 +15,7 @@ from ruststream_core.kit import LoopClock
 from ruststream_core.settlement import ACK, RELEASE, Retry, Verdict
 from ruststream_core.wire import Delivery, Headers
 from ruststream_core_sql._database import Database
-from ruststream_core_sql._dialects._base import Queue
+from ruststream_core_sql._dialects._base import Queue, Store
 from ruststream_core_sql._outbox._rows import OUTBOX_ID
 from ruststream_core_sql._records import Inserter, Recorder, utc_now
 from ruststream_core_sql._subscription._base import Opening
@@ -78,9 +78,7 @@ class Relay:
     async def send(self, delivery: SqlDelivery) -> None:
         """One record to the broker."""
         headers = Headers(delivery.headers.raw()).replaced({OUTBOX_ID: str(delivery.id)})
-        await self._publisher.publish(
-            delivery.payload, to=delivery.name, headers=dict(headers), key=delivery.key
-        )
+        await self._publisher.publish(delivery.payload, to=delivery.name, headers=dict(headers), key=delivery.key)
 
     def opening(self, database: Database, table: Table, watch: Any) -> Opening:
         """How a table of records is read."""
@@ -104,6 +102,10 @@ class Relay:
     def verdict(self) -> Verdict:
         """What becomes of a record that the broker has confirmed."""
         return ACK if self._outbox.finish == "confirmed" else Retry(after=self._outbox.resend)
+
+    async def store(self, table: Table) -> Store:
+        """The statements of a table of records."""
+        return await self._outbox.home.store(table)
 
     @property
     def batch(self) -> int:
@@ -201,10 +203,11 @@ class TableRelay:
             return
         self._purged = time.monotonic()
         try:
-            store = await self._relay._outbox.home.store(self._table)
+            store = await self._relay.store(self._table)
             async with self._database.session() as session:
-                while await store.purge(session, self._relay.keep, PURGED) == PURGED:
-                    await asyncio.sleep(0)
+                removed = PURGED
+                while removed == PURGED:
+                    removed = await store.purge(session, self._relay.keep, PURGED)
         except Exception as exc:
             log.warning("outbox table %r: old records stay for now: %s", self._table.name, exc)
 

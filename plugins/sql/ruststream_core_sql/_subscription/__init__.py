@@ -16,7 +16,13 @@ async def open_subscription(opening: Opening) -> SqlSubscription:
     Raises:
         ConfigError, ConnectError: as `Connection.subscribe`.
     """
-    forms = {"lease": LeaseSubscription, "lock": LockSubscription, "advisory": AdvisorySubscription}
-    subscription: SqlSubscription = forms[opening.queue.table.form](opening)
+    form = opening.queue.table.form
+    subscription: SqlSubscription
+    if form == "lease":
+        subscription = LeaseSubscription(opening)
+    elif form == "lock":
+        subscription = LockSubscription(opening)
+    else:
+        subscription = AdvisorySubscription(opening)
     await subscription.start()
     return subscription

@@ -64,10 +64,11 @@ class AdvisorySubscription(HeldSubscription):
             row = await self._store.take(session, row_id)
             if row is None and not await self._store.unlock(session, key):
                 session.abort()
-            return row
         except BaseException:
             session.abort()
             raise
+        else:
+            return row
         finally:
             del self._keys[line]
 
@@ -110,10 +111,9 @@ class AdvisorySubscription(HeldSubscription):
     def _undone(self, error: Exception, count: int) -> SettleError:
         return SettleError(f"{self.where}: not settled, the row comes again: {brief(error)}")
 
-
-    async def _begin(self, delivery: SqlDelivery) -> Unit:
+    async def _begin(self, deliveries: Sequence[SqlDelivery]) -> Unit:
         """A transaction on the session that has the lock."""
-        holder: Holder = delivery.holder
+        holder = self._one_holder(deliveries)
         async with holder.using:
             await holder.session.begin()
-        return self._unit(delivery, holder, holder.session.rollback)
+        return self._unit(deliveries, holder, holder.session.rollback)

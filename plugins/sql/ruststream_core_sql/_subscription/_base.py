@@ -148,21 +148,23 @@ class SqlSubscription(Subscription):
     # --------------------------------------------------------------------------------------- transactions
 
     async def begin(self, deliveries: Sequence[Delivery]) -> Unit:
-        """See `Transactions.begin`. For one delivery at a time.
+        """See `Transactions.begin`.
 
         Raises:
-            Unsupported: several deliveries.
-            SettleError: the delivery is lost.
+            Unsupported: several deliveries, each of which is held by a session of its own.
+            SettleError: a delivery is lost.
         """
-        if len(deliveries) != 1 or not isinstance(deliveries[0], SqlDelivery):
-            raise Unsupported("a transaction on a SQL queue goes with one delivery")
-        if deliveries[0].lost is not None:
-            raise deliveries[0].lost
-        return await self._begin(deliveries[0])
+        mine = [delivery for delivery in deliveries if isinstance(delivery, SqlDelivery)]
+        if len(mine) != len(deliveries) or not mine:
+            raise Unsupported(f"{self.where}: these are no deliveries of a SQL queue")
+        for delivery in mine:
+            if delivery.lost is not None:
+                raise delivery.lost
+        return await self._begin(mine)
 
     @abstractmethod
-    async def _begin(self, delivery: SqlDelivery) -> Unit:
-        """A transaction that settles this delivery."""
+    async def _begin(self, deliveries: Sequence[SqlDelivery]) -> Unit:
+        """A transaction that settles these."""
 
     # -------------------------------------------------------------------------------------- settlements
 

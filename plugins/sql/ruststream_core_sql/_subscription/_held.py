@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from ruststream_core.abc import Unit
-from ruststream_core.errors import SettleError
+from ruststream_core.errors import SettleError, Unsupported
 from ruststream_core.kit import Keeper, backoff
 from ruststream_core.settlement import Verdict
 from ruststream_core_sql._database import Line
@@ -18,7 +18,7 @@ from ruststream_core_sql._dialects._base import Session
 from ruststream_core_sql._subscription._base import UNREAD, Opening, SqlSubscription, log
 from ruststream_core_sql._subscription._delivery import SqlDelivery
 from ruststream_core_sql._subscription._unit import SqlUnit
-from ruststream_core_sql._tasks import shielded, spawn
+from ruststream_core_sql._tasks import background, shielded, spawn
 from ruststream_core_sql.errors import is_conflict
 
 __all__ = ["HeldSubscription", "Holder"]
@@ -44,13 +44,17 @@ class Holder:
         self.chained = False
         """The session's next transaction is open already."""
 
+    def unit_ended(self, *, done: bool) -> None:
+        """The session is free for others again."""
+        self.unit = None
+
     def settle(self, delivery: SqlDelivery, verdict: Verdict) -> asyncio.Future[None] | None:
         """Called by the delivery. The last of them has all settled."""
         if self.done is None:
             self.done = asyncio.get_running_loop().create_future()
         self.left -= 1
         if self.left == 0:
-            spawn(self.owner.finish(self), "sql:settle")
+            background(self.owner.finish(self), "sql:settle")
         return self.done
 
 
@@ -128,7 +132,7 @@ class HeldSubscription(SqlSubscription):
             delivery.verdict = UNREAD
         self._released += len(holder.members)
         holder.done = holder.done or asyncio.get_running_loop().create_future()
-        spawn(self.finish(holder), "sql:release")
+        background(self.finish(holder), "sql:release")
 
     async def _line(self) -> Line | None:
         """A session's place, when one is free; None at the end."""
@@ -275,25 +279,35 @@ class HeldSubscription(SqlSubscription):
         if holder.done is not None and not holder.done.done():
             holder.done.set_result(None)
 
-    def _unit(self, delivery: SqlDelivery, holder: Holder, undo: Callable[[], Awaitable[Any]]) -> Unit:
+    def _one_holder(self, deliveries: Sequence[SqlDelivery]) -> Holder:
+        holder: Holder = deliveries[0].holder
+        if len(deliveries) != len(holder.members) or any(delivery.holder is not holder for delivery in deliveries):
+            raise Unsupported(
+                f"{self.where}: a transaction goes with the deliveries of one session, here {len(holder.members)}; "
+                "a lease (Role.LOCKED_UNTIL) takes any"
+            )
+        return holder
+
+    def _unit(self, deliveries: Sequence[SqlDelivery], holder: Holder, undo: Callable[[], Awaitable[Any]]) -> Unit:
         """The holder's session is the unit's until it ends."""
 
         async def commit() -> None:
             # As the last delivery of its session always does; the unit is the one that waits for it.
-            holder.left -= 1
+            holder.left = 0
             await self.finish(holder)
-            if delivery.lost is not None:
-                raise delivery.lost
+            for delivery in deliveries:
+                if delivery.lost is not None:
+                    raise delivery.lost
 
         async def rolled_back() -> None:
             await undo()
 
         holder.unit = unit = SqlUnit(
-            delivery,
+            deliveries,
             holder.session,
             commit=commit,
             undo=rolled_back,
-            finish=lambda _: setattr(holder, "unit", None),
+            finish=holder.unit_ended,
             recorder=self._recorder,
             inserter=self._inserter,
         )

@@ -166,13 +166,18 @@ class LeaseSubscription(SqlSubscription):
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         self._want = want
-        timer = None if seconds is None else loop.call_later(seconds, lambda: waiter.done() or waiter.set_result(None))
+        timer = None if seconds is None else loop.call_later(seconds, self._linger_over, waiter)
         try:
             await waiter
         finally:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+    @staticmethod
+    def _linger_over(waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
 
     def _notify(self) -> None:
         waiter = self._waiter
@@ -208,10 +213,10 @@ class LeaseSubscription(SqlSubscription):
                 await asyncio.sleep(next(waits))
                 held = [delivery for delivery in held if delivery.lost is None]
                 continue
-            self._settled(kind, held, ours, uncertain)
+            self._settled(kind, held, ours, uncertain=uncertain)
             return
 
-    def _settled(self, kind: Kind, held: Sequence[SqlDelivery], ours: set[Any] | None, uncertain: bool) -> None:
+    def _settled(self, kind: Kind, held: Sequence[SqlDelivery], ours: set[Any] | None, *, uncertain: bool) -> None:
         if ours is not None and not uncertain:
             for delivery in held:
                 if delivery.id not in ours:
@@ -252,8 +257,8 @@ class LeaseSubscription(SqlSubscription):
         if self._room is not None:
             self._let_in()
 
-    async def _begin(self, delivery: SqlDelivery) -> Unit:
-        """A transaction of its own; the lease goes on beside it, and the ack is inside under the token."""
+    async def _begin(self, deliveries: Sequence[SqlDelivery]) -> Unit:
+        """A transaction of its own; the leases go on beside it, and the ack is inside under the token."""
         session = await self._database.acquire()
         try:
             if (level := self.queue.table.isolation) is not None:
@@ -266,15 +271,16 @@ class LeaseSubscription(SqlSubscription):
 
         async def commit() -> None:
             async with self._turn:
-                await self._settle_in(session, delivery)
+                await self._settle_in(session, deliveries)
 
-        def finish(done: bool) -> None:
+        def finish(*, done: bool) -> None:
             self._database.release(session)
-            if done and delivery.lost is None:
-                self._settled("finish", [delivery], None, False)
+            if done:
+                for kind, some in self.split(deliveries):
+                    self._settled(kind, some, None, uncertain=False)
 
         return SqlUnit(
-            delivery,
+            deliveries,
             session,
             commit=commit,
             undo=session.rollback,
@@ -283,17 +289,17 @@ class LeaseSubscription(SqlSubscription):
             inserter=self._inserter,
         )
 
-    async def _settle_in(self, session: Session, delivery: SqlDelivery) -> None:
-        assert delivery.verdict is not None
+    async def _settle_in(self, session: Session, deliveries: Sequence[SqlDelivery]) -> None:
         try:
-            ours = await self._store.settle(session, self.kind_of(delivery, delivery.verdict), [delivery])
-            if ours is not None:
-                raise LeaseLost(f"{self.where}: row {delivery.id!r} is held by somebody else")
+            for kind, some in self.split(deliveries):
+                if await self._store.settle(session, kind, some) is not None:
+                    raise LeaseLost(f"{self.where}: a row of the transaction is held by somebody else")  # noqa: TRY301
             await session.commit()
         except BaseException as exc:
             session.abort()
             error = exc if isinstance(exc, SettleError) else SettleError(f"{self.where}: not committed: {exc}")
-            self._lose(delivery, error)
+            for delivery in deliveries:
+                self._lose(delivery, error)
             raise
 
     # -------------------------------------------------------------------------------------------- keeping
@@ -348,7 +354,7 @@ class LeaseSubscription(SqlSubscription):
             delivery = self._buffer.popleft()
             delivery.verdict = UNREAD
             self._released += 1
-            self._gather.add(delivery)
+            _ = self._gather.add(delivery)
 
     async def aclose(self, grace: float) -> None:
         if self._closing is None:
@@ -379,4 +385,4 @@ class LeaseSubscription(SqlSubscription):
                 ghost = SqlDelivery(delivery.record, self._shape, claim, delivery.id, delivery.token, UNREAD)
                 claim.members[k] = ghost
                 super()._lose(delivery, SettleError(f"{self.where}: closed before row {delivery.id!r} was settled"))
-                self._gather.add(ghost)
+                _ = self._gather.add(ghost)

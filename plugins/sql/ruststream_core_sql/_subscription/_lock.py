@@ -51,9 +51,9 @@ class LockSubscription(HeldSubscription):
             return BatchRolledBack(f"{self.where}: {brief(error)}; all {count} rows of the batch come again")
         return SettleError(f"{self.where}: rolled back: {brief(error)}")
 
-    async def _begin(self, delivery: SqlDelivery) -> Unit:
-        """Inside the transaction that locked the row, behind a savepoint."""
-        holder: Holder = delivery.holder
+    async def _begin(self, deliveries: Sequence[SqlDelivery]) -> Unit:
+        """Inside the transaction that locked the rows, behind a savepoint."""
+        holder = self._one_holder(deliveries)
         async with holder.using:
             await holder.session.execute("SAVEPOINT unit")
-        return self._unit(delivery, holder, lambda: holder.session.execute("ROLLBACK TO SAVEPOINT unit"))
+        return self._unit(deliveries, holder, lambda: holder.session.execute("ROLLBACK TO SAVEPOINT unit"))

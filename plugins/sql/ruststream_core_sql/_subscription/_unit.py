@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ruststream_core.abc import Unit
 from ruststream_core.errors import Closed, PublishError, SettleError
@@ -19,31 +19,38 @@ from ruststream_core_sql.errors import brief
 __all__ = ["SqlUnit"]
 
 
+class Finish(Protocol):
+    """Called once, when the transaction has ended."""
+
+    def __call__(self, *, done: bool) -> None:
+        """`done`: it was committed."""
+
+
 class SqlUnit(Unit):
     """See `Unit`. How the transaction begins and ends is the form's.
 
     Args:
-        delivery: the one delivery that it settles.
+        deliveries: what it settles.
         session: where it runs.
-        commit: settles the delivery inside, and commits; raises where it did not.
-        undo: rolls back; the delivery stays in hand.
+        commit: settles them inside, and commits; raises where it did not.
+        undo: rolls back; they stay in hand.
         finish: gives the session back, after either.
     """
 
     def __init__(
         self,
-        delivery: SqlDelivery,
+        deliveries: Sequence[SqlDelivery],
         session: Session,
         *,
         commit: Callable[[], Awaitable[None]],
         undo: Callable[[], Awaitable[None]],
-        finish: Callable[[bool], None],
+        finish: Finish,
         recorder: Recorder,
         inserter: Inserter,
     ) -> None:
         self.native: Any = session.native
         self._session = session
-        self._delivery = delivery
+        self._deliveries = deliveries
         self._commit = commit
         self._undo = undo
         self._finish = finish
@@ -66,25 +73,25 @@ class SqlUnit(Unit):
         async with self._turn:
             if self._over:
                 raise Closed("the transaction has ended")
-            delivery = self._delivery
-            if delivery.lost is not None:
-                await self._rolled_back()
-                raise delivery.lost
+            for delivery in self._deliveries:
+                if delivery.lost is not None:
+                    await self._rolled_back()
+                    raise delivery.lost
             for mine, verdict in verdicts:
-                if mine is delivery:
-                    delivery.verdict = verdict
+                if isinstance(mine, SqlDelivery):
+                    mine.verdict = verdict
             try:
                 if self._outgoing:
                     await self._inserter.insert(self._session, self._outgoing)
                 await self._commit()
             except BaseException as exc:
                 self._over = True
-                self._finish(False)
+                self._finish(done=False)
                 if isinstance(exc, SettleError | PublishError) or not isinstance(exc, Exception):
                     raise
-                raise SettleError(f"the transaction of row {delivery.id!r} was not committed: {brief(exc)}") from exc
+                raise SettleError(f"the transaction was not committed: {brief(exc)}") from exc
             self._over = True
-            self._finish(True)
+            self._finish(done=True)
             self._inserter.tell(self._outgoing)
 
     async def rollback(self) -> None:
@@ -101,4 +108,4 @@ class SqlUnit(Unit):
             await self._undo()
         except Exception:
             self._session.abort()
-        self._finish(False)
+        self._finish(done=False)
