@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from ruststream_core import App, Backoff, Context, FromPath, Skip, To, by_key
+from ruststream_core import App, Backoff, Context, FromPath, Skip, To, by_key, subscriber
 from ruststream_core_file import FileBroker, FileStream
 
 
@@ -54,7 +54,7 @@ async def reserve(order: Order, attempt: int) -> None:
         raise StockUnavailable(f"order {order.id}")
 
 
-@app.subscriber(
+@subscriber(
     FileStream("orders.{region}", replay=True, group="billing"),
     reply=To("receipts", broker="out"),
     workers=by_key(8, lambda order: order.customer),
@@ -67,3 +67,6 @@ async def confirm(order: Order, ctx: Context, region: Annotated[str, FromPath]) 
     await reserve(order, ctx.attempt)
     total = sum((line.quantity * line.price for line in order.lines), Decimal(0))
     return Receipt(order.id, order.customer, region, total, order.currency)
+
+
+app.include(confirm, broker="in")

@@ -303,7 +303,7 @@ class App(Router):
                     return 128 + taken.last
                 raise
             taken.starting = None
-            if taken.count:  # it came when the start could not be stopped any more
+            if taken.count:  # it came, and the start went through all the same
                 runtime.stop()
             try:
                 await runtime.wait()
@@ -351,7 +351,8 @@ class _Signals:
     def _take(self, number: int) -> None:
         self.count += 1
         self.last = number
-        if self.starting is not None:
+        if self.starting is not None and not self.starting.done():
+            log.info("signal %d during the start: undoing it", number)
             self.starting.cancel()
         elif self.count == 1:
             log.info("signal %d: draining; once more releases at once", number)

@@ -282,15 +282,25 @@ def _owner(entry: EntryPoint) -> str:
 
 def _load(entry: EntryPoint) -> Any:
     """The plugin's module, imported and registered once."""
-    manager = _manager()
     try:
         module = entry.load()
-        if not manager.is_registered(module):
-            manager.register(module, name=entry.value)
-            manager.check_pending()
+        _register(module, entry.value)
     except Exception as exc:
         raise PluginError(f"{_owner(entry)} cannot be loaded: {type(exc).__name__}: {exc}") from exc
     return module
+
+
+def _register(module: Any, name: str) -> None:
+    manager = _manager()
+    if manager.is_registered(module):
+        return
+    try:
+        manager.register(module, name=name)
+        manager.check_pending()
+    except Exception:
+        if manager.is_registered(module):  # half a plugin would pass for a whole one the next time
+            manager.unregister(module)
+        raise
 
 
 def _call(module: Any, hook: str, owner: str) -> Mapping[str, Any]:

@@ -173,14 +173,13 @@ async def test_it_waits_for_a_pending_settlement_and_never_runs_when_that_is_los
 
 async def test_the_drain_waits_for_it() -> None:
     app = App("app", broker="memory:", drain=30)
-    begun, finished = asyncio.Event(), False
+    begun, finished = asyncio.Event(), asyncio.Event()
 
     async def after() -> None:
-        nonlocal finished
         begun.set()
         for _ in range(50):
             await asyncio.sleep(0)
-        finished = True
+        finished.set()
 
     @app.subscriber("orders")
     async def handle(order: Order, ctx: Context) -> None:
@@ -189,8 +188,8 @@ async def test_the_drain_waits_for_it() -> None:
     async with app.start() as running:
         await running.publish(Order(1), to="orders")
         await begun.wait()
-        assert not finished
-    assert finished
+        assert not finished.is_set()
+    assert finished.is_set()
     assert running.report is not None
     assert running.report.total["acked"] == 1
 

@@ -221,9 +221,7 @@ async def test_an_exception_reruns_the_batch_by_its_policy() -> None:
         assert t.statistics()["handle"]["acked"] == 2
 
 
-@pytest.mark.parametrize(
-    "workers", [by_key(3), by_key(3, lambda order: order.customer)], ids=["by key", "by payload"]
-)
+@pytest.mark.parametrize("workers", [by_key(3), by_key(3, lambda order: order.customer)], ids=["by key", "by payload"])
 async def test_batches_by_key_keep_the_order_of_a_key(workers: Any) -> None:
     app = App("app", broker="memory:")
     seen: dict[str, list[int]] = {}

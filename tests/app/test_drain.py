@@ -72,7 +72,7 @@ async def test_running_handlers_finish_and_the_rest_goes_back(shape: str) -> Non
 
 
 async def cut(
-    handler: Callable[[Order], Any], monkeypatch: pytest.MonkeyPatch, *, cleanup: float = 0.05, **options: Any
+    handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *, cleanup: float = 0.05, **options: Any
 ) -> tuple[dict[str, int], bool, ChaosBroker]:
     monkeypatch.setattr(lifecycle, "CLEANUP", cleanup)
     broker = ChaosBroker(QUEUE)
@@ -100,7 +100,7 @@ async def test_at_the_deadline_it_is_cancelled_and_its_message_released(monkeypa
     assert (total["released"], total["acked"], total["failed"], total["abandoned"]) == (1, 0, 0, 0)
     assert late
     assert cleaned == ["cleaned up"], "it has the clean-up window for that"
-    assert list(broker.queues["orders"])[0][3] == 1
+    assert broker.queues["orders"][0][3] == 1
 
 
 @pytest.mark.parametrize("returns", [None, "reply"])
@@ -219,9 +219,7 @@ async def test_positions_stay_below_what_was_given_back() -> None:
 class Boom(Exception): ...
 
 
-@pytest.mark.parametrize(
-    ("raised", "seen"), [(ConnectError("deleted"), ConnectError), (Boom("client"), PluginError)]
-)
+@pytest.mark.parametrize(("raised", "seen"), [(ConnectError("deleted"), ConnectError), (Boom("client"), PluginError)])
 async def test_a_terminal_error_ends_the_app_and_the_other_routes_drain(
     raised: Exception, seen: type[Exception]
 ) -> None:
@@ -352,8 +350,6 @@ async def test_a_source_that_ends_while_the_next_one_is_opened_does_not_end_the_
         for _ in range(20):
             await asyncio.sleep(0)
 
-    connect = first.connect
-    del connect
     serving = asyncio.ensure_future(app.serve(signals=False))
     for _ in range(60):
         await asyncio.sleep(0)

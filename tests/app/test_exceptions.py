@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ruststream_core import App, Batch, Drop, by_key
+from ruststream_core import App, Batch, Drop, Running, by_key
 from ruststream_core.memory import MemoryBroker, MemoryLog
 from ruststream_core.testing import TestApp
+from ruststream_core.wire import Outgoing
 
 
 class Order(msgspec.Struct):
@@ -123,46 +124,36 @@ async def test_what_ends_a_process_ends_the_app_cleanly_and_the_message_is_relea
     async def hook() -> None:
         drained.append("hook")
 
-    caught: BaseException | None = None
-    try:
+    kept: list[Running] = []
+    with pytest.raises(type(error)) as left:
         async with app.start() as running:
+            kept.append(running)
             await running.publish(Order(1), to="orders")
-            try:
+            with pytest.raises(type(error)) as waited:
                 await running.wait()
-            except BaseException as raised:
-                caught = raised
-    except (SystemExit, KeyboardInterrupt) as raised:
-        assert raised is error
-    assert caught is error
-    assert running.report is not None
-    total = running.report.total
+            assert waited.value is error
+    assert left.value is error
+    report = kept[0].report
+    assert report is not None
+    total = report.total
     assert (total["received"], total["released"], total["failed"]) == (1, 1, 0)
     assert drained == ["hook"]
     assert seen == []
 
 
 def test_system_exit_of_a_handler_is_the_exit_code_of_the_process() -> None:
-    app = App("app", broker="memory:")
+    broker = MemoryBroker()
+    app = App("app", broker=broker)
     mount(app, "orders", False, SystemExit(7), [])
 
     @app.subscriber("kick", reply="orders")
     async def kick(order: Order) -> Order:
         return order
 
-    running: list[Any] = []
-
     @app.after_startup
     async def publish() -> None:
-        running.append(asyncio.ensure_future(feed()))
-
-    async def feed() -> None:
-        broker = app._declared["default"]
-        assert isinstance(broker, MemoryBroker)
-        from ruststream_core.wire import Outgoing
-
         (await (await broker.connect()).sender()).send(Outgoing(b'{"id":1}', "kick"))
 
-    app._declared["default"] = MemoryBroker()
     with pytest.raises(SystemExit) as caught:
         app.run(signals=False)
     assert caught.value.code == 7

@@ -150,7 +150,7 @@ async def test_every_kind_of_callable_runs_to_its_end_before_the_ack(name: str, 
     app.subscriber("orders" if source == "queue" else MemoryLog("orders", group="g"), name="handle")(WORK[name])
     async with TestApp(app) as t:
         await t.publish(Order(1), to="orders")
-        assert SEEN == [Order(1)]
+        assert [Order(1)] == SEEN
         assert t.statistics()["handle"]["acked"] == 1
 
 
@@ -274,7 +274,7 @@ async def test_a_plain_foreign_body_becomes_what_the_handler_takes(kind: Any, ex
     async with TestApp(app) as t:
         await t.publish(b'{"id":1}', to="a")
         await t.publish(b'{"id":1}', to="b")
-    assert SEEN == [expected, expected]
+    assert [expected, expected] == SEEN
 
 
 def database() -> str:
@@ -361,9 +361,9 @@ async def test_parameters_may_stand_anywhere_and_come_by_type_and_marker(handler
     async with TestApp(app) as t:
         await t.publish(b'{"id":1}', to="orders.eu", headers={"tenant": "acme"})
         assert t.statistics()["handle"]["acked"] == 1
-    assert SEEN == [
+    assert [
         (Order(1), "orders.eu", "eu", "acme", Meta("acme"), "acme", True, "db", "state", "default"),
-    ]
+    ] == SEEN
 
 
 async def test_methods_of_two_instances_are_two_routes() -> None:

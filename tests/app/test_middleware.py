@@ -101,7 +101,7 @@ async def test_it_may_answer_in_the_handlers_place() -> None:
     app.use(Short())
 
     @app.subscriber("orders", reply="done")
-    async def handle(order: Order) -> None | Order:
+    async def handle(order: Order) -> Order | None:
         return None
 
     async with TestApp(app) as t:

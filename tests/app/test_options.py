@@ -110,8 +110,7 @@ def test_check_tells_the_policy_as_it_will_be() -> None:
         == "ValueError: Drop; Backoff(1, factor=2, most=300) in place, 2 attempts; then log and drop"
     )
     assert (
-        plan(Features(settles=True, retry="broker")).policy.describe()
-        == "retry at once, 5 attempts; then log and drop"
+        plan(Features(settles=True, retry="broker")).policy.describe() == "retry at once, 5 attempts; then log and drop"
     )
 
 

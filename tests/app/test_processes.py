@@ -119,7 +119,10 @@ class Service:
 def service(script: Path, **options: object) -> Iterator[Service]:
     log = script.with_name("log.txt")
     command = [sys.executable, str(script), json.dumps(options)]
-    with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         try:
             yield Service(process, log)
         finally:
@@ -141,7 +144,7 @@ def counts(logged: str) -> dict[str, int]:
 @pytest.mark.parametrize("workers", ["one", "many", "key"])
 @pytest.mark.parametrize("log", [False, True], ids=["queue", "group"])
 def test_a_signal_under_load_loses_nothing_and_starts_nothing(workers: str, log: bool, script: Path) -> None:
-    """Thirty rounds over all forms: after the crew was stopped no handler starts, and every message is accounted for."""
+    """Thirty rounds over all forms: once the crew was stopped no handler starts, and every message is accounted for."""
     for turn in range(5):
         with service(script, workers=workers, log=log) as s:
             s.until("start", random.Random(f"{workers}{log}{turn}").randrange(1, 60))

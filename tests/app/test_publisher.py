@@ -169,9 +169,7 @@ async def test_handlers_publish_by_injection_and_through_their_slots() -> None:
     router = Router(out={"audit": To("audit", broker="lake")})
 
     @router.subscriber("orders", reply="done")
-    async def handle(
-        order: Order, publisher: Publisher, audit: Annotated[Publisher, Out("audit")]
-    ) -> Order:
+    async def handle(order: Order, publisher: Publisher, audit: Annotated[Publisher, Out("audit")]) -> Order:
         await publisher.publish(order, to="direct")
         await audit.publish(order)
         await audit.publish(order, to="elsewhere")

@@ -132,9 +132,7 @@ async def test_the_own_reply_address_comes_first_with_the_correlation_id() -> No
 
     async with TestApp(app) as t:
         assert await t.request(Order(1), to="orders", timeout=1, reply=Order) == Order(2)
-        raw: Message[bytes] = await t.request(
-            Order(2), to="orders", headers={"correlation-id": "c-1"}, timeout=1
-        )
+        raw: Message[bytes] = await t.request(Order(2), to="orders", headers={"correlation-id": "c-1"}, timeout=1)
         assert raw.value == b'{"id":3}'
         assert raw.headers["correlation-id"] == "c-1"
         assert raw.headers["x-a"] == "1"

@@ -40,7 +40,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3, 8])
 async def test_workers_run_side_by_side_and_never_more_than_that(workers: int) -> None:
-    app = App("app", broker=(broker := MemoryBroker()))
+    app = App("app", broker="memory:")
     gate = asyncio.Event()
     now = most = done = 0
 
@@ -62,7 +62,6 @@ async def test_workers_run_side_by_side_and_never_more_than_that(workers: int) -
         gate.set()
         await until(lambda: done == 50)
     assert most == workers
-    del broker
 
 
 @pytest.mark.parametrize(

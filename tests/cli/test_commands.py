@@ -10,7 +10,7 @@ import pytest
 
 from ruststream_core.cli import main
 
-SERVICE = '''
+SERVICE = """
 from ruststream_core import App, Backoff, Batch, Drop, by_key, Router
 from ruststream_core.memory import MemoryLog
 
@@ -50,7 +50,7 @@ unknown = App("unknown", broker="kafka://host")
 unknown.subscriber("c")(fine)
 several = App("several", brokers={"in": "kafka://host", "lake": "memory:"})
 several.include(Router())
-'''
+"""
 
 Run = Callable[..., tuple[int, str, str]]
 

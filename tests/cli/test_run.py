@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SERVICE = '''
+SERVICE = """
 import asyncio, os
 from ruststream_core import App, FailFast, RustStreamError
 
@@ -54,7 +54,7 @@ def wrong() -> App:
     app = App("wrong", broker="memory:")
     app.subscriber("x")(wrong)
     return app
-'''
+"""
 
 
 class Program:

@@ -294,7 +294,9 @@ def test_a_broker_goes_on_in_another_loop() -> None:
             sender.send(Outgoing(payload, "q"))
         _, delayed = await subscription.receive(2)
         delayed.settle(Retry(after=0.001))
-        waiting = asyncio.create_task((await connection.subscribe(broker.source("other"), Demand(), Silent())).receive(1))
+        waiting = asyncio.create_task(
+            (await connection.subscribe(broker.source("other"), Demand(), Silent())).receive(1)
+        )
         await asyncio.sleep(0)
         waiting.cancel()
 

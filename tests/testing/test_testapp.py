@@ -397,7 +397,7 @@ async def test_a_route_is_found_by_handler_or_name_and_ambiguity_is_told() -> No
         assert t.route("twice") is not t.route("twice@b.orders")
         for unknown in (nowhere, "nowhere", "once"):
             with pytest.raises(ConfigError, match="is no route; there are named, twice"):
-                t.route(unknown)  # type: ignore[arg-type]
+                t.route(unknown)
 
 
 async def test_published_shows_what_left_by_name_type_and_broker() -> None:
@@ -547,8 +547,8 @@ async def test_faults_are_for_one_broker_and_refused_where_nothing_can_do_them()
     async with TestApp(app) as t:
         with t.fault("duplicate", broker="default"):
             pass
-        for kind, broker in (("duplicate", "chaos"), ("duplicate", "nowhere"), (wrong, "default")):
-            fault: Fault = kind
+        cases: list[tuple[Fault, str]] = [("duplicate", "chaos"), ("duplicate", "nowhere"), (wrong, "default")]
+        for fault, broker in cases:
             with pytest.raises(ConfigError), t.fault(fault, broker=broker):
                 pass
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from ruststream_core import Batch
 from ruststream_core.errors import RustStreamError
 from ruststream_core_bench._measure import Plan, run_once
+from ruststream_core_bench._payload import counting, counting_batches, replying
 from ruststream_core_bench._plain_reader import PlainReader
 from ruststream_core_bench._scenario import Loop, Place
 from ruststream_core_bench.scenarios import file as scenarios
-from ruststream_core_file._format import StreamWriter
+from ruststream_core_file import StreamWriter
 
 PLAN = Plan(3, 1.0)
 
@@ -75,17 +77,13 @@ def test_plain_reader_checks(tmp_path: Path) -> None:
 PASSES = {
     "replay-raw": scenarios._passes(scenarios._plain_pass, 2000),
     "replay-adapter": scenarios._passes(scenarios._adapter_pass(scenarios._drive_each), 2000),
-    "replay-service": scenarios._passes(scenarios._service_pass(scenarios.counting), 2000),
+    "replay-service": scenarios._passes(scenarios._service_pass(counting), 2000),
     "batch-raw": scenarios._passes(scenarios._plain_batches, 2000),
     "batch-adapter": scenarios._passes(scenarios._adapter_pass(scenarios._drive_batches, 64), 2000),
-    "batch-service": scenarios._passes(
-        scenarios._service_pass(scenarios.counting_batches, {"batch": scenarios.Batch(64)}), 2000
-    ),
+    "batch-service": scenarios._passes(scenarios._service_pass(counting_batches, {"batch": Batch(64)}), 2000),
     "reply-raw": scenarios._passes(scenarios._plain_replies, 2000, own=True),
     "reply-adapter": scenarios._passes(scenarios._adapter_replies, 2000, own=True),
-    "reply-service": scenarios._passes(
-        scenarios._service_pass(scenarios.replying, {"reply": scenarios.REPLIES}), 2000, own=True
-    ),
+    "reply-service": scenarios._passes(scenarios._service_pass(replying, {"reply": "replies"}), 2000, own=True),
     "parse-raw": scenarios._passes(scenarios._parse_plain, 2000),
     "parse-ours": scenarios._passes(scenarios._parse_ours, 2000),
     "tail-raw": scenarios._tail_raw,

@@ -37,7 +37,6 @@ class ReadAhead:
         """Nothing more comes but what is held."""
         self.place: tuple[int, int] = (0, 0)
         """The file, and the offset in it up to which messages were read."""
-        self.buffered = 0
         self._reader = reader
         self._news = news
         self._ready: deque[tuple[int, list[Any]]] = deque()
@@ -61,9 +60,13 @@ class ReadAhead:
                 return None
             self._hungry = False
         found = self._ready.popleft()
-        self.buffered -= len(found[1])
         self._room.set()
         return found
+
+    @property
+    def buffered(self) -> int:
+        """Messages that are held."""
+        return sum(len(messages) for _, messages in tuple(self._ready))
 
     def stop(self) -> None:
         """End the thread soon."""
@@ -94,7 +97,8 @@ class ReadAhead:
         finally:
             self._reader.close()
             self.ended = True
-            self._call(self._finish)
+            if not self._call(self._finish):
+                self._watcher.close()
 
     def _read(self) -> None:
         reader, ready, untold = self._reader, self._ready, 0
@@ -104,7 +108,6 @@ class ReadAhead:
                 self._report()
             header = reader.header
             if found and header is not None:
-                self.buffered += len(found)
                 ready.append((header.created_at, found))
                 untold += 1
             if header is not None:
@@ -131,8 +134,10 @@ class ReadAhead:
             log.warning("%s: damaged at offset %d: %s", self._reader.path, damage.offset, damage.reason)
         self._reader.damages.clear()
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], None]) -> bool:
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop was closed and nobody waits for us any more
             self._stopped = True
+            return False
+        return True

@@ -43,7 +43,7 @@ class GroupHome(Home, Protocol):
 
 
 class FileDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
-    """A message of a subscription without a group. The parser builds it; `adopt` makes it a delivery."""
+    """A message of a subscription without a group. The parser builds it."""
 
     name: str
     shard: int
@@ -60,12 +60,9 @@ class FileDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
     """The headers that its payload carried."""
     lost: SettleError | None = None
 
-    def adopt(self, home: Home, file: int) -> None:
-        """Hand it out. The payload is taken out of its envelope."""
-        self.home = home
-        self.file = file
-        if self.payload.startswith(b"rs"):
-            self.carried, self.payload = open_envelope(self.payload)
+    def unseal(self) -> None:
+        """Take the payload out of its envelope, where it is in one."""
+        self.carried, self.payload = open_envelope(self.payload)
 
     @property
     def headers(self) -> Headers:

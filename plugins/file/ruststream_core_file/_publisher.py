@@ -40,7 +40,7 @@ class SharedWriter:
         self.users = 0
         self._loop = asyncio.get_running_loop()
         self._path = path
-        self._group: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         self._unsynced: list[asyncio.Future[None]] = []
         self._syncing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -57,8 +57,8 @@ class SharedWriter:
         """The file and the offset up to which messages were given."""
         return self._writer.header.created_at, self._writer.offset
 
-    def append(self, out: Outgoing, options: FileOptions) -> asyncio.Future[None]:
-        """Take a message; the future is shared by all that are written together.
+    def append(self, out: Outgoing, options: FileOptions) -> None:
+        """Take a message. `confirmation` then gives what ends when it is written.
 
         Raises:
             PublishError: it cannot be written; nothing of it was.
@@ -70,36 +70,36 @@ class SharedWriter:
             raise PublishError(f"file takes FileOptions, {out.name!r} was given {own!r}")
         try:
             self._writer.append(out.name, payload_of(out), own.shard, timestamp=own.timestamp)
-        except RustStreamError as exc:
-            raise exc if isinstance(exc, PublishError) else PublishError(str(exc)) from exc
-        except (ValueError, OSError) as exc:
+        except PublishError:
+            raise
+        except (RustStreamError, ValueError, OSError) as exc:
             raise PublishError(f"{self._path}: {exc}") from exc
-        group = self._group
-        if group is None:
-            group = self._group = self._loop.create_future()
-            group.add_done_callback(_seen)
+
+    def confirmation(self) -> asyncio.Future[None]:
+        """A future of its own for what was taken last: it may be cancelled without disturbing another."""
+        if not self._waiting:
             self._loop.call_soon(self.flush)
-        return group
+        future = self._loop.create_future()
+        self._waiting.append(future)
+        return future
 
     def flush(self) -> None:
         """Write what was taken, and confirm it or say that it failed."""
-        group, self._group = self._group, None
-        if group is None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
             return
         try:
             self._writer.flush()
         except OSError as exc:
             error = PublishError(f"{self._path}: {exc}")
             error.__cause__ = exc
-            if not group.done():
-                group.set_exception(error)
+            _fail(waiting, error)
             return
         if self.settings.fsync == "each":
-            self._unsynced.append(group)
+            self._unsynced += waiting
             self._begin_sync()
             return
-        if not group.done():
-            group.set_result(None)
+        _confirm(waiting)
         if self.settings.fsync == "interval" and self._timer is None:
             self._timer = self._loop.call_later(self.settings.fsync_interval, self._begin_sync)
 
@@ -115,14 +115,13 @@ class SharedWriter:
 
     async def _sync(self) -> None:
         while True:
-            groups, self._unsynced = self._unsynced, []
+            waiting, self._unsynced = self._unsynced, []
             try:
                 await self._loop.run_in_executor(None, _fsync, self._writer.duplicate())
             except OSError as exc:
-                _fail(groups, PublishError(f"{self._path}: it was written, and fsync failed: {exc}"))
-            for group in groups:
-                if not group.done():
-                    group.set_result(None)
+                _fail(waiting, PublishError(f"{self._path}: it was written, and fsync failed: {exc}"))
+            else:
+                _confirm(waiting)
             if not self._unsynced:
                 break
         self._syncing = None
@@ -163,16 +162,17 @@ def _fsync(fd: int) -> None:
         os.close(fd)
 
 
-def _seen(group: asyncio.Future[None]) -> None:
-    """A confirmation that nobody awaits may fail without a word of the loop's."""
-    if not group.cancelled():
-        group.exception()
+def _confirm(waiting: Sequence[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
 
 
-def _fail(groups: list[asyncio.Future[None]], error: PublishError) -> None:
-    for group in groups:
-        if not group.done():
-            group.set_exception(error)
+def _fail(waiting: Sequence[asyncio.Future[None]], error: PublishError) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # nobody need await it: a failure without a reader is not the loop's to report
 
 
 def existing_writer(path: Path) -> SharedWriter | None:
@@ -228,25 +228,32 @@ class FileSender(Sender):
 
     def send(self, out: Outgoing) -> asyncio.Future[None]:
         """See `Sender.send`. Confirmed when it is in the file, and on the device where `fsync="each"`."""
-        return (self._writer or self._opened()).append(out, self._options)
+        writer = self._writer or self._opened()
+        writer.append(out, self._options)
+        return writer.confirmation()
 
     async def send_many(self, outs: Sequence[Outgoing]) -> None:
         """See `Sender.send_many`. One write, and one fsync; a long batch is written in pieces of a megabyte."""
         writer = self._opened()
         failed: dict[int, BaseException] = {}
-        pending: dict[asyncio.Future[None], list[int]] = {}
+        pieces: list[tuple[asyncio.Future[None], list[int]]] = []
+        taken: list[int] = []
         for index, out in enumerate(outs):
             try:
-                pending.setdefault(writer.append(out, self._options), []).append(index)
+                writer.append(out, self._options)
             except PublishError as exc:
                 failed[index] = exc
-            if writer.pending > PIECE:
+            else:
+                taken.append(index)
+            if taken and writer.pending > PIECE:
+                pieces.append((writer.confirmation(), taken))
+                taken = []
                 await asyncio.sleep(0)
-        writer.flush()
-        if pending:
-            await asyncio.wait(pending)
-        for future, indexes in pending.items():
-            if (error := future.exception()) is not None:
+        if taken:
+            pieces.append((writer.confirmation(), taken))
+        for confirmed, indexes in pieces:
+            await asyncio.wait([confirmed])
+            if (error := confirmed.exception()) is not None:
                 failed |= dict.fromkeys(indexes, error)
         if failed:
             raise PublishError(f"{len(failed)} of {len(outs)} messages were refused", failed=failed)

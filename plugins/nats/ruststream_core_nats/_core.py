@@ -104,6 +104,8 @@ class NATSSubscription(Subscription):
         self._inbox: Inbox[Delivery] = Inbox(pending)
         self._listener: Listener | None = None
         self._failure: RustStreamError | None = None
+        self._gathered: list[Delivery] = []
+        """What a lingering `receive` has collected so far."""
         self.subjects: frozenset[str] = frozenset()
         """What the server was asked to send, in lower case as its errors have it."""
         self._state: State = "connecting"
@@ -118,13 +120,16 @@ class NATSSubscription(Subscription):
             self._watch.state(state, cause)
 
     async def _collect(self, room: int, linger: float) -> list[Delivery]:
-        """1 to `room` deliveries, which are in hand from now on; nothing at the end. Lingers on the clock."""
-        chunk = await self._inbox.get(room)
-        self._room.take(len(chunk))
-        if linger > 0 and chunk:
-            await self._linger(chunk, room, linger)
-        if chunk:
-            self._last = time.monotonic()
+        """1 to `room` deliveries, in hand from now on; nothing at the end. Lingers on the clock."""
+        while chunk := await self._inbox.get(room):
+            self._room.take(len(chunk))
+            if linger > 0 and len(chunk) < room:
+                self._gathered = chunk
+                await self._linger(chunk, room, linger)
+                self._gathered = []
+            if chunk:  # what was lost meanwhile is out of it
+                self._last = time.monotonic()
+                return chunk
         return chunk
 
     async def _linger(self, chunk: list[Delivery], room: int, seconds: float) -> None:

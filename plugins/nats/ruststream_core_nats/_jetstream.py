@@ -30,6 +30,8 @@ log = logging.getLogger("ruststream.nats")
 
 WINDOW: Final = 256
 """Most deliveries of a consumer in this process, fetched ones included, where nobody says otherwise."""
+UNASKED: Final = 32_768
+"""Messages that a push consumer without `max_ack_pending` may send ahead; further ones go back to it."""
 _NAK, _TERM, _WORKING = b"-NAK", b"+TERM", b"+WPI"
 _QUARTERS: Final = 4
 """Turns in one ack_wait: what is in hand for a whole turn is renewed in the next, at half of its time at the latest."""
@@ -132,11 +134,12 @@ class JetStreamSubscription(NATSSubscription):
     def __init__(self, source: JetStream, demand: Demand, watch: Watch, link: Link, consumer: Consumer) -> None:
         window = _window(source, demand, consumer)
         # Twice: what was asked for before an outage may still come after it.
-        super().__init__(source, watch, window, 2 * window, link.clock)
+        pending = 2 * ((consumer.max_ack_pending or UNASKED) if source.push else window)
+        super().__init__(source, watch, window, pending, link.clock)
         self.consumer = consumer
         self._link = link
         self._wire = link.wire
-        self._held: set[StreamDelivery] = set()
+        self._held: dict[StreamDelivery, None] = {}
         """Everything that is in this process, handed out or not."""
         self._owed: set[int] = set()
         """Stream sequences that were given back and have not come again."""
@@ -199,7 +202,7 @@ class JetStreamSubscription(NATSSubscription):
             return
         self._newest = address
         if self._inbox.put(delivery):
-            self._held.add(delivery)
+            self._held[delivery] = None
         else:
             self._give_back(delivery)
 
@@ -263,7 +266,7 @@ class JetStreamSubscription(NATSSubscription):
     def _give_back(self, delivery: StreamDelivery) -> None:
         """What was never handed out goes back."""
         delivery.home = None
-        self._held.discard(delivery)
+        self._held.pop(delivery, None)
         self._released += 1
         if self._settles:
             self._wire.tell(delivery.address, _NAK)
@@ -276,7 +279,7 @@ class JetStreamSubscription(NATSSubscription):
         if self.source.double_ack:
             return self._end_confirmed(delivery, verdict)
         delivery.home = None
-        self._held.discard(delivery)
+        self._held.pop(delivery, None)
         if self._settles:
             if verdict is ACK:
                 self._wire.ack(delivery.address)
@@ -302,6 +305,8 @@ class JetStreamSubscription(NATSSubscription):
 
     def _end_confirmed(self, delivery: StreamDelivery, verdict: Verdict) -> asyncio.Future[None]:
         delivery.home = None
+        # What is refused may come again before the server has confirmed that it was.
+        self._held.pop(delivery, None)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.get_running_loop().create_task(self._confirmed(delivery, verdict, done))
         self._confirming.add(task)
@@ -315,7 +320,6 @@ class JetStreamSubscription(NATSSubscription):
             error = LeaseLost(f"{self.source.name!r}: the server did not confirm the settlement: {exc}")
             self._lose(delivery, error, verdict)
         else:
-            self._held.discard(delivery)
             self._room.give()
             if not isinstance(verdict, Ack | Drop):
                 self._owe(delivery)
@@ -325,7 +329,7 @@ class JetStreamSubscription(NATSSubscription):
     def _lose(self, delivery: StreamDelivery, error: SettleError, verdict: Verdict | None = None) -> None:
         delivery.home = None
         delivery.lost = error
-        self._held.discard(delivery)
+        self._held.pop(delivery, None)
         if self._unqueue(delivery):
             return
         self._room.give()
@@ -333,6 +337,10 @@ class JetStreamSubscription(NATSSubscription):
 
     def _unqueue(self, delivery: StreamDelivery) -> bool:
         """Take it out of what waits; False where it was handed out."""
+        if delivery in self._gathered:
+            self._gathered.remove(delivery)
+            self._room.give()
+            return True
         waiting = self._inbox.clear()
         if self.stopped:
             self._give_all_back(one for one in waiting if one is not delivery)
@@ -445,7 +453,7 @@ class JetStreamSubscription(NATSSubscription):
         for waiting in self._inbox.clear():
             assert isinstance(waiting, StreamDelivery)
             waiting.home = None
-            self._held.discard(waiting)
+            self._held.pop(waiting, None)
             self._released += 1
         for delivery in list(self._held):
             self._lose(delivery, error)
@@ -539,4 +547,4 @@ def _window(source: JetStream, demand: Demand, consumer: Consumer) -> int:
             f"{source.name!r}: max_ack_pending={most} of consumer {consumer.name!r} does not hold {demand.workers}"
             f" workers with {demand.batch} messages each: ask for at least {least}"
         )
-    return most if source.push else min(wanted, most)
+    return min(wanted, most)

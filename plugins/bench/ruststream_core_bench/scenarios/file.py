@@ -182,14 +182,18 @@ def _answering(sender: Sender, tally: Tally) -> Handler:
 
 
 async def _plain_replies(path: Path, tally: Tally) -> None:
-    """Writing is the transport's own: a second writer of the format would measure itself."""
+    """Writing is the transport's own: a second writer of the format would measure itself.
+
+    Replies of a block are on their way together, as somebody writes it who has to wait for them.
+    """
     async with _connection(path) as connection:
-        answer = _answering(await connection.sender(), tally)
+        sender = await connection.sender()
+        handle = replying(tally)
         reader = PlainReader(path, KEY)
         while payloads := reader.read():
-            for payload in payloads:
-                await answer(decode(payload))
-            await asyncio.sleep(0)
+            answers = [Outgoing(encode(await handle(decode(payload))), REPLIES) for payload in payloads]
+            confirmed = [future for answer in answers if (future := sender.send(answer)) is not None]
+            await asyncio.gather(*confirmed)
         reader.close()
 
 
@@ -264,7 +268,7 @@ async def _parse_plain(path: Path, tally: Tally) -> None:
 
 
 async def _parse_ours(path: Path, tally: Tally) -> None:
-    from ruststream_core_file._format import StreamReader  # noqa: PLC0415  only when files are measured
+    from ruststream_core_file import StreamReader  # noqa: PLC0415  only when files are measured
 
     reader = StreamReader(path, keys={KEY})
     while records := reader.read():

@@ -70,13 +70,14 @@ def segments(path: Path) -> list[tuple[int, Path]]:
     return sorted(found.items())
 
 
-def replace(target: Path, content: bytes) -> None:
-    """Write a file so that readers see the old or the new content, whole, even after a crash."""
+def replace(target: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write a file so that readers see the old or the new content, whole; with `sync` even after a power cut."""
     draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, content)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
     draft.replace(target)
