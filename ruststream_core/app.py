@@ -285,7 +285,8 @@ class App(Router):
                 main thread they are left alone.
 
         Returns:
-            0 drained, 1 a terminal error or FailFast, 3 the drain's deadline passed, 128+n after a second signal.
+            0 drained, 1 a terminal error or FailFast, 3 the drain's deadline passed, 128+n after a second signal or
+            one during the start.
 
         Raises:
             ConfigError: the wiring has problems.

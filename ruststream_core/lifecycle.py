@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -265,13 +266,21 @@ class Runtime:
         self.routes[route.plan.name] = route
         for task in route.crew.tasks:
             self._open_tasks += 1
-            task.add_done_callback(self._crew_ended)
+            task.add_done_callback(partial(self._crew_ended, route))
 
     # ---------------------------------------------------------------------------------------- running
 
-    def _crew_ended(self, task: asyncio.Task[None]) -> None:
+    def _crew_ended(self, route: Route, task: asyncio.Task[None]) -> None:
         self._open_tasks -= 1
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() and not route.crew.stopping:
+            # A cancellation from outside cannot be swallowed, the loop may be ending; a dead worker must be told.
+            self.fail(
+                RustStreamError(
+                    f"route {route.plan.name!r}: a worker was cancelled, from outside or by its handler; "
+                    "cancel tasks of your own, never the one that a handler runs in"
+                )
+            )
+        elif not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
         else:
             self._look_for_the_end()

@@ -21,7 +21,7 @@ from ruststream_core.kit import backoff
 from ruststream_core.params import Bound, Later, Reply, Undecodable
 from ruststream_core.settlement import ACK, Ack, Drop, FailFast, Outcome, Retry, Skip, Verdict, strongest
 from ruststream_core.wire import NO_HEADERS, Delivery, Outgoing
-from ruststream_core.workers import Books, Crew, uncancel
+from ruststream_core.workers import Books, Crew, ended, uncancel
 
 __all__ = ["Probe", "Runner"]
 
@@ -522,7 +522,7 @@ class Runner:
         return None
 
     async def _await_reply(self, worker: int, delivery: Delivery, pending: asyncio.Future[None]) -> None:
-        await asyncio.wait([pending])
+        await ended(pending)
         if (waiting := self._sent(worker, delivery, pending)) is not None:
             await waiting
 
@@ -554,7 +554,7 @@ class Runner:
         if noted is None or noted[0] not in ("acked", "skipped"):
             return
         if noted[1] is not None:
-            await asyncio.wait([noted[1]])
+            await ended(noted[1])
         if delivery.lost is None:
             await self._call_back(later)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ruststream_core import App, Context, Drop, Retry, by_key, lifecycle
+from ruststream_core import App, Context, Drop, Retry, RustStreamError, by_key, lifecycle
 from ruststream_core.abc import Features
 from ruststream_core.lifecycle import ThreadPool
 from ruststream_core.memory import MemoryBroker, MemoryLog
@@ -376,22 +376,47 @@ async def test_handlers_in_hand_survive_the_garbage_collector() -> None:
     assert running.report.total["acked"] == 1000
 
 
-async def test_a_worker_outlives_a_handler_that_cancels_its_own_task() -> None:
-    """Cancelled from inside: no drain and no loss has asked for it."""
-    app = App("app", broker="memory:", drain=5)
+async def test_a_handler_may_cancel_tasks_of_its_own() -> None:
+    app = App("app", broker="memory:")
     seen: list[int] = []
 
-    @app.subscriber("orders", on_error={Exception: Drop})
+    @app.subscriber("orders", on_error={TimeoutError: Drop})
     async def handle(order: Order) -> None:
         seen.append(order.id)
         if order.id == 1:
+            task = asyncio.ensure_future(asyncio.sleep(0))
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                task = asyncio.ensure_future(asyncio.sleep(0))
-                task.cancel()
                 await task
+        if order.id == 2:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
 
     async with TestApp(app) as t:
-        await t.publish(Order(1), to="orders")
-        await t.publish(Order(2), to="orders")
-        assert t.statistics()["handle"]["acked"] == 2
-    assert seen == [1, 2]
+        for number in (1, 2, 3):
+            await t.publish(Order(number), to="orders")
+        books = t.statistics()["handle"]
+        assert (books["acked"], books["dropped"]) == (2, 1)
+    assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_worker_that_is_cancelled_from_outside_ends_the_app_and_not_in_silence(workers: int) -> None:
+    """The task of the worker is cancelled by whoever got hold of it: ready with a worker less would be a lie."""
+    app = App("app", broker="memory:")
+
+    @app.subscriber("orders", workers=workers)
+    async def handle(order: Order) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(RustStreamError, match="route 'handle': a worker was cancelled, from outside or by its handler"):
+        async with app.start() as running:
+            await running.publish(Order(1), to="orders")
+            with pytest.raises(RustStreamError):
+                await running.wait()
+            assert not running.health().ready
+    assert running.report is not None
+    assert running.report.total["released"] == 1

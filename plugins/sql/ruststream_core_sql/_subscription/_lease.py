@@ -108,11 +108,12 @@ class LeaseSubscription(SqlSubscription):
             self._notify()
 
     async def _wait_for_room(self) -> int:
-        """Half a claim's worth at least, so that claims stay few; 0 at the end."""
+        """A claim's worth, so that claims stay few; whatever there is, when somebody waits for it. 0 at the end."""
         while not self._stopping:
             room = self.window - self._out - len(self._buffer)
+            wanted = self._waiter is not None and room > 0
             # Rows that wait unread are enough: what else is claimed only ages here.
-            if room >= min(self._pace.size, self.window) and len(self._buffer) <= self._pace.size:
+            if wanted or (room >= min(self._pace.size, self.window) and len(self._buffer) <= self._pace.size):
                 return room
             self._room = asyncio.get_running_loop().create_future()
             await self._room
@@ -166,6 +167,8 @@ class LeaseSubscription(SqlSubscription):
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         self._want = want
+        if self._room is not None:
+            self._let_in()
         timer = None if seconds is None else loop.call_later(seconds, self._linger_over, waiter)
         try:
             await waiter
