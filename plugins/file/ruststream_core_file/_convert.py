@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from ruststream_core.errors import SettleError
+from ruststream_core.kit import Mark
 from ruststream_core.settlement import Verdict
 from ruststream_core.wire import NO_HEADERS, Delivery, Headers, Outgoing
 from ruststream_core_file._envelope import open_envelope, seal
@@ -14,8 +15,6 @@ from ruststream_core_file._format import Position
 
 if TYPE_CHECKING:
     import asyncio
-
-    from ruststream_core.kit import Mark
 
 __all__ = ["SEQUENCE_HEADER", "FileDelivery", "GroupDelivery", "Home", "payload_of"]
 
@@ -59,6 +58,8 @@ class FileDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
     carried: Headers = NO_HEADERS
     """The headers that its payload carried."""
     lost: SettleError | None = None
+    mark: Mark | None = None
+    """Its place in the group's watermark, where there is a group."""
 
     def unseal(self) -> None:
         """Take the payload out of its envelope, where it is in one."""
@@ -94,8 +95,6 @@ class FileDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
 
 class GroupDelivery(FileDelivery, gc=False, eq=False):
     """A message of a subscription with a group: a verdict moves the group's position."""
-
-    mark: Mark | None = None
 
     def settle(self, verdict: Verdict) -> asyncio.Future[None] | None:
         """See `Delivery.settle`. The future ends when the position is kept."""

@@ -39,8 +39,8 @@ def archives(path: Path) -> list[Path]:
     """The files that were moved aside, oldest first."""
     prefix = path.name + "."
     with contextlib.suppress(FileNotFoundError):
-        found = [name for name in os.listdir(path.parent) if name.startswith(prefix) and name[len(prefix) :].isdigit()]
-        return [path.parent / name for name in sorted(found, key=lambda name: int(name[len(prefix) :]))]
+        found = [file for file in path.parent.iterdir() if file.name.startswith(prefix) and file.suffix[1:].isdigit()]
+        return sorted((file for file in found if file.stem == path.name), key=lambda file: int(file.suffix[1:]))
     return []
 
 
@@ -62,7 +62,7 @@ def header_of(path: Path) -> Header | None:
 
 def segments(path: Path) -> list[tuple[int, Path]]:
     """Every readable file of the stream with its time of creation, oldest first."""
-    found = {}
+    found: dict[int, Path] = {}
     for file in (*archives(path), path):
         # During a rotation one file has two names for a moment; the first, which it will keep, counts.
         if (header := header_of(file)) is not None:
