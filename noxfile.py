@@ -46,6 +46,7 @@ CI = os.environ.get("CI") == "true"
 # Programs that the tests of a plugin start, and the Debian packages that bring them.
 SERVERS = {
     "nats": {"nats-server": "nats-server", "openssl": "openssl"},
+    "bench": {"nats-server": "nats-server", "valgrind": "valgrind"},
     "sql": {"mariadbd": "mariadb-server", "postgres": "postgresql"},
 }
 # Where Debian and Go put programs that are not on the PATH.

@@ -261,6 +261,7 @@ class Outlet(Publisher):
         self._codec = codec
         self._target = target
         self._known: dict[Any, Target] = {}
+        self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
     def _resolve(self, to: Destination | None, value: object) -> Target:
         if to is None:
@@ -378,11 +379,23 @@ class Outlet(Publisher):
         if reply is None:
             return Message(answer.payload, answer.name, answer.headers, answer.key, answer.attempt, None)
         try:
-            return bind_decoder(self._codec, reply)(answer.payload)
+            return self._decoder(reply)(answer.payload)
         except ConfigError:
             raise
         except Exception as exc:
             raise DecodeError(f"the answer of {out.name!r}: {describe_decode_error(exc)}") from exc
+
+    def _decoder(self, reply: Any) -> Callable[[bytes], Any]:
+        """The decoder of answers, bound once for each type that can be told again."""
+        try:
+            known = self._decoders.get(reply)
+        except TypeError:  # an annotation that has no hash
+            return bind_decoder(self._codec, reply)
+        if known is None:
+            known = bind_decoder(self._codec, reply)
+            if len(self._decoders) < 1024:
+                self._decoders[reply] = known
+        return known
 
     def transaction(self) -> AbstractAsyncContextManager[Publisher]:
         """See `Publisher.transaction`."""

@@ -419,4 +419,5 @@ async def test_a_worker_that_is_cancelled_from_outside_ends_the_app_and_not_in_s
                 await running.wait()
             assert not running.health().ready
     assert running.report is not None
-    assert running.report.total["released"] == 1
+    total = running.report.total
+    assert total["received"] == total["released"] > 0

@@ -229,14 +229,16 @@ class SqlConnection(Connection[InboxQueue]):
     @staticmethod
     def _window(source: InboxQueue, demand: Demand) -> int:
         taken = demand.workers * demand.batch
-        if source.table.form != "lease":
-            return 1 if source.table.fifo else taken
+        if source.table.fifo and source.table.form != "lease":
+            return 1
         wanted = demand.prefetch or source.prefetch
         if wanted is not None and wanted < taken:
             raise ConfigError(f"{source!r}: workers times batch is {taken}, prefetch is {wanted}: set {taken} or more")
-        return wanted or max(WINDOW, 2 * taken)
+        return wanted or (max(WINDOW, 2 * taken) if source.table.form == "lease" else taken)
 
     async def sender(self, options: PublishOptions | None = None) -> SqlSender:
+        if self.database.closed:
+            raise Closed(f"{self.database.opener.where}: the connection is closed")
         sender = SqlSender(self.recorder, self.inserter, options)
         for table in self._routes.tables():
             await self.store(table)

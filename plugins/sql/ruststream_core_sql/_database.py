@@ -160,6 +160,11 @@ class Database:
                 waiter.set_result(None)
                 return
 
+    @property
+    def closed(self) -> bool:
+        """Whether `aclose` was called."""
+        return self._closed
+
     async def aclose(self) -> None:
         """Close what is free, and what is borrowed when it comes back."""
         self._closed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,7 +139,8 @@ def _create(name: str, request: pytest.FixtureRequest) -> None:
                 await session.execute(statement)
         await session.aclose()
 
-    asyncio.run(create())
+    with ThreadPoolExecutor(1) as pool:  # the test that asks first has a loop running here
+        pool.submit(asyncio.run, create()).result()
 
 
 @pytest.mark.parametrize(("label", "check"), CASES, ids=[f"{label}-{check}" for label, check in CASES])

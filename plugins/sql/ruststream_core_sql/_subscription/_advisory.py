@@ -25,7 +25,7 @@ class AdvisorySubscription(HeldSubscription):
     """One session for each delivery. A batch is as many as can be locked one after the other."""
 
     def __init__(self, opening: Opening) -> None:
-        super().__init__(opening, opening.demand.workers * opening.demand.batch)
+        super().__init__(opening, opening.window)
         self._batch = opening.demand.batch
         self._template = opening.queue.table.advisory_lock or ""
         self._fields = [column.name for column in opening.queue.table.advisory_columns()]

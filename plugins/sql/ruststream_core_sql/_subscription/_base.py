@@ -190,6 +190,11 @@ class SqlSubscription(Subscription):
             kinds.setdefault(self.kind_of(delivery, delivery.verdict), []).append(delivery)
         return list(kinds.items())
 
+    def _after_bury(self) -> None:
+        """Whoever reads the dead letter in this process need not wait for its poll."""
+        dead = self.queue.dead_table or self.queue.table
+        self._hub.news(dead.full_name, self.queue.dead_group)
+
     def _after_retry(self, delivery: SqlDelivery) -> None:
         """Look again when the row is due."""
         if (delay := delivery.delay) is None:

@@ -254,9 +254,12 @@ class HeldSubscription(SqlSubscription):
 
     def _count(self, held: Sequence[SqlDelivery]) -> None:
         self._ended(sum(1 for delivery in held if delivery.verdict is not UNREAD))
-        for delivery in held:
-            if delivery.verdict is not None and self.kind_of(delivery, delivery.verdict) in ("retry", "release"):
-                self._after_retry(delivery)
+        for kind, some in self.split(held):
+            if kind == "bury":
+                self._after_bury()
+            elif kind != "finish":
+                for delivery in some:
+                    self._after_retry(delivery)
 
     @abstractmethod
     async def _persist(self, holder: Holder, held: Sequence[SqlDelivery]) -> None:

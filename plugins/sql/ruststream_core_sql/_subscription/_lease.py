@@ -229,6 +229,8 @@ class LeaseSubscription(SqlSubscription):
             if delivery.lost is None:
                 done += delivery.verdict is not UNREAD
                 self._close_one(delivery)
+        if kind == "bury":
+            self._after_bury()
         if kind in ("retry", "release"):
             for delivery in held:
                 self._after_retry(delivery)

@@ -21,7 +21,7 @@ class LockSubscription(HeldSubscription):
 
     def __init__(self, opening: Opening) -> None:
         fifo = opening.queue.table.fifo
-        super().__init__(opening, 1 if fifo else opening.demand.workers)
+        super().__init__(opening, 1 if fifo else -(-opening.window // opening.demand.batch))
         self._batch = 1 if fifo else opening.demand.batch
 
     async def _claim(self, line: Line, limit: int, linger: float) -> Holder | None:
