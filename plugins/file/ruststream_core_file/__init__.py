@@ -22,6 +22,7 @@ from ruststream_core_file._format import (
     read_stream,
     repair,
 )
+from ruststream_core_file._stdio import StdioBroker
 from ruststream_core_file.config import FileOptions, FileStream
 from ruststream_core_file.errors import (
     DamagedTail,
@@ -50,6 +51,7 @@ __all__ = [
     "Record",
     "Report",
     "Rotation",
+    "StdioBroker",
     "StreamEnded",
     "StreamReader",
     "StreamWriter",

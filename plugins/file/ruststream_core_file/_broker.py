@@ -26,8 +26,8 @@ from ruststream_core.abc import (
 )
 from ruststream_core.errors import Closed, ConfigError, ConnectError
 from ruststream_core.kit import LoopClock
-from ruststream_core_file._format import Fsync, Header, Rotation
-from ruststream_core_file._format._layout import DEFAULT_INTERVAL, HEADER_SIZE, SIZE_LIMIT
+from ruststream_core_file._format import Fsync, Rotation
+from ruststream_core_file._format._layout import DEFAULT_INTERVAL, HEADER_SIZE, SIZE_LIMIT, check_header
 from ruststream_core_file._publisher import FileSender, checked_options
 from ruststream_core_file._subscription import FileSubscription, GroupSubscription
 from ruststream_core_file.config import FileSettings, FileStream, checked, features_of
@@ -72,9 +72,9 @@ class FileBroker(Broker[FileStream]):
         rotation: Rotation = NO_ROTATION,
         replay: bool = False,
     ) -> None:
-        if not os.path.basename(path):
-            raise ConfigError(f"file: {os.fspath(path)!r} names no file")
         self.path = Path(path)
+        if not self.path.name:
+            raise ConfigError(f"file: {os.fspath(path)!r} names no file")
         self.replay = replay
         self.settings = FileSettings(
             existing_only=existing_only,
@@ -130,6 +130,28 @@ class FileBroker(Broker[FileStream]):
         weakref.finalize(stand_in, shutil.rmtree, folder, ignore_errors=True)
         return stand_in
 
+    def look(self) -> Path:
+        """The real path, after a look whether it can be used. Does I/O.
+
+        Raises:
+            ConfigError: the folder is not there, the file is something else, or is not there and has to be.
+            ConnectError: it cannot be read now.
+        """
+        path = Path(os.path.realpath(self.path))
+        if not path.parent.is_dir():
+            raise ConfigError(f"file: the folder {path.parent} is not there: create it")
+        try:
+            with path.open("rb") as file:
+                raw = file.read(HEADER_SIZE)
+        except FileNotFoundError as exc:
+            if self.settings.existing_only:
+                raise ConfigError(f"file: {path} is not there, and existing_only is set") from exc
+        except OSError as exc:
+            raise ConnectError(f"file: {path} cannot be read: {exc}") from exc
+        else:
+            check_header(raw, path)
+        return path
+
     async def connect(self) -> FileConnection:
         """See `Broker.connect`. Opens nothing yet: the first message opens the file for writing, and locks it.
 
@@ -137,8 +159,7 @@ class FileBroker(Broker[FileStream]):
             ConfigError: the folder is not there, the file is something else, or is not there and has to be.
             ConnectError: it cannot be read now.
         """
-        path = Path(os.path.realpath(self.path))
-        await asyncio.get_running_loop().run_in_executor(None, _look, path, self.settings.existing_only)
+        path = await asyncio.get_running_loop().run_in_executor(None, self.look)
         return FileConnection(self, path, self._clock, ends=not self._for_tests)
 
 
@@ -151,22 +172,6 @@ class _UrlSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     size_limit: int = SIZE_LIMIT
     rotation: Rotation = Rotation()
     replay: bool = False
-
-
-def _look(path: Path, must_exist: bool) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(f"file: the folder {path.parent} is not there: create it")
-    try:
-        with path.open("rb") as file:
-            raw = file.read(HEADER_SIZE)
-    except FileNotFoundError as exc:
-        if must_exist:
-            raise ConfigError(f"file: {path} is not there, and existing_only is set") from exc
-    except OSError as exc:
-        raise ConnectError(f"file: {path} cannot be read: {exc}") from exc
-    else:
-        if raw and not b"Ss\x01".startswith(raw[:3]) or len(raw) == HEADER_SIZE:
-            Header.decode(raw, str(path))
 
 
 class FileConnection(Connection[FileStream]):
@@ -222,7 +227,7 @@ class FileConnection(Connection[FileStream]):
         """
         self._check_open()
         try:
-            await asyncio.get_running_loop().run_in_executor(None, _look, self._path, self._broker.settings.existing_only)
+            await asyncio.get_running_loop().run_in_executor(None, self._broker.look)
         except ConfigError as exc:
             raise ConnectError(str(exc)) from exc
 

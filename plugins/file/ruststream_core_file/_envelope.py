@@ -23,7 +23,7 @@ _TEXT: Final = b"rs1:"
 _BINARY: Final = b"rs2:"
 _PREFIXES: Final = (_TEXT, _BINARY)
 # What Unicode calls white space. `str.strip` would also take U+001C to U+001F, which other readers keep.
-_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 def seal(headers: Headers, payload: bytes, *, line: bool = False) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ruststream_core.abc import Broker
 from ruststream_core.plugins import hookimpl
-from ruststream_core_file import FileBroker
+from ruststream_core_file import FileBroker, StdioBroker
 
 __all__ = ["ruststream_brokers"]
 
@@ -15,4 +15,4 @@ __all__ = ["ruststream_brokers"]
 @hookimpl
 def ruststream_brokers() -> Mapping[str, type[Broker[Any]]]:
     """The schemes of this transport."""
-    return {"file": FileBroker}
+    return {"file": FileBroker, "stdio": StdioBroker}

@@ -207,4 +207,3 @@ def _fresh(delivery: GroupDelivery) -> GroupDelivery:
     again = GroupDelivery(d.name, d.shard, d.sequence, d.timestamp, d.payload, d.start, d.end)
     again.file, again.carried, again.mark = d.file, d.carried, d.mark
     return again
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import select
@@ -33,6 +32,8 @@ FLOOR: Final = 2.0
 @functools.cache
 def _libc() -> Any:
     """The C library with inotify, or None."""
+    import ctypes  # noqa: PLC0415  a service that only writes does without
+
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None, use_errno=True)
         libc.inotify_init1.argtypes = [ctypes.c_int]

@@ -186,5 +186,3 @@ def features_of(source: FileStream) -> Features:
         stored=source.begins != "end",
         fan_out=not grouped,
     )
-
-

@@ -66,7 +66,8 @@ def test_one_changed_byte_costs_no_more_than_up_to_the_next_beacon_that_can_be_r
         assert given_[: len(before)] == before, at
         hit = next((record.start for record in RECORDS if record.start <= at < record.end), at)
         cut = max((record.end for record in RECORDS if record.start <= at), default=0)
-        behind = [checked(record) for record in RECORDS if record.start >= boundary_after(max(boundary_after(hit), cut))]
+        good_from = boundary_after(max(boundary_after(hit), cut))
+        behind = [checked(record) for record in RECORDS if record.start >= good_from]
         assert given_[len(given_) - len(behind) :] == behind, at
         if len(records) < len(RECORDS):
             assert damages or torn, at

@@ -398,7 +398,7 @@ def test_a_position_leads_back_to_its_message(numbered: Path) -> None:
 
 
 def test_a_position_in_a_file_that_rotation_deleted_leads_to_the_oldest_that_is_left(numbered: Path) -> None:
-    oldest = sorted(numbered.parent.glob("n.ss.0*"))[0]
+    oldest = min(numbered.parent.glob("n.ss.0*"))
     header = check_file(oldest).header
     oldest.unlink()
     assert next(read_stream(numbered, Position(header.created_at, 128))).sequence > 1

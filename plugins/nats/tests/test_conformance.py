@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 from ruststream_core_nats import CoreSubject, JetStream, NATSBroker
+from ruststream_core_nats._connection import NATSConnection
 
-from ruststream_core.abc import Source, Subscription
+from ruststream_core.abc import Connection, Source, Subscription
 from ruststream_core.conformance import Check, Target, checks
+from ruststream_core.errors import Closed
 from ruststream_core.testing.servers import NatsServer, Proxy
 from ruststream_core.wire import Delivery, Outgoing
 
@@ -122,6 +125,19 @@ async def test_stand_in(kind: str, check: Check) -> None:
 # ------------------------------------------------------------------------------------------------------- servers
 
 
+class _Tracked(NATSBroker):
+    """Remembers its connections."""
+
+    def __init__(self, connections: list[Connection[Any]], url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._connections = connections
+
+    async def connect(self) -> NATSConnection:
+        connection = await super().connect()
+        self._connections.append(connection)
+        return connection
+
+
 class Place:
     """A server behind a proxy, so that the line can be cut."""
 
@@ -130,11 +146,17 @@ class Place:
         self.proxy = proxy
         self.internals = internals
 
+        self.connections: list[Connection[Any]] = []
+
     def broker(self, url: str | None = None) -> NATSBroker:
-        return NATSBroker(url or self.proxy.url, internals=self.internals, reconnect_wait=0.2, token=PASSWORD)
+        url = url or self.proxy.url
+        return _Tracked(self.connections, url, internals=self.internals, reconnect_wait=0.2, token=PASSWORD)
 
     async def outage(self) -> None:
-        """The line breaks; the client finds the server again by itself."""
+        """The line breaks, after what was published to Core subjects has left: nobody confirms that."""
+        for connection in self.connections:
+            with contextlib.suppress(Closed):
+                await connection.ping()
         self.proxy.cut()
 
     async def prepare(self, name: str) -> None:

@@ -159,6 +159,7 @@ class SqlConnection(Connection[InboxQueue]):
         self._clock = clock
         self._stores: dict[type, Store] = {}
         self._open: set[tuple[str, str | None]] = set()
+        self._subscriptions: set[SqlSubscription] = set()
         self._senders: list[SqlSender] = []
         self.recorder = Recorder(routes, database.dialect.to_column, utc_now)
         self._listener = Listener(database, self.hub) if listen else None
@@ -223,7 +224,9 @@ class SqlConnection(Connection[InboxQueue]):
         )
         subscription = await open_subscription(opening)
         self._open.add(place)
+        self._subscriptions.add(subscription)
         subscription.on_detach(lambda: self._open.discard(place))
+        subscription.on_detach(lambda: self._subscriptions.discard(subscription))
         return subscription
 
     @staticmethod
@@ -255,6 +258,9 @@ class SqlConnection(Connection[InboxQueue]):
             raise ConnectError(f"{self.database.opener.where}: {brief(exc)}") from exc
 
     async def aclose(self, grace: float) -> None:
+        # What was not closed by its owner must not wait for ever.
+        for subscription in list(self._subscriptions):
+            await subscription.aclose(grace)
         senders, self._senders = self._senders, []
         if senders:
             await asyncio.wait([asyncio.ensure_future(sender.aclose(grace)) for sender in senders])

@@ -29,7 +29,7 @@ class InboxQueue(Source):
         max_attempts: after that many attempts `Retry` moves the row to the dead letter. Goes with `dead_letter`, and
             needs Role.ATTEMPT. The route's own `max_attempts` holds besides; the smaller wins.
         lease: seconds that a lease lasts, instead of the table's.
-        prefetch: lease form: most rows out and unsettled.
+        prefetch: most rows out and unsettled; with the row lock and the advisory lock each has a session of its own.
         poll: seconds between two looks into an empty queue.
 
     Raises:

@@ -54,10 +54,12 @@ ONE_SESSION = "a session holds what one receive gave out, and a transaction is o
 
 def options(name: str, form: str) -> dict[str, Any]:
     row_type = FORMS[form]
+    # The checks hold several deliveries at once; without it these forms hold one for each worker.
+    room = None if form in ("lease", "time") else 16
     return {
         "label": f"{name}-{form}",
-        "source": lambda queue: InboxQueue(row_type, queue, dead_letter=f"{queue}-dead", poll=0.1),
-        "dead_letter": lambda queue: InboxQueue(row_type, f"{queue}-dead", poll=0.1),
+        "source": lambda queue: InboxQueue(row_type, queue, dead_letter=f"{queue}-dead", poll=0.1, prefetch=room),
+        "dead_letter": lambda queue: InboxQueue(row_type, f"{queue}-dead", poll=0.1, prefetch=room),
         "group_of_one": True,
         "lease": LEASE if form in ("lease", "time") else None,
         "differences": {}
@@ -72,15 +74,19 @@ def real(name: str, form: str) -> Target:
     row_type = FORMS[form]
 
     def make() -> SqlBroker:
-        return SqlBroker(URLS[name], routes={"*": row_type}, pool_size=64)
+        return SqlBroker(URLS[name], routes={"*": row_type}, pool_size=90)
 
-    return Target(
-        make_broker=make,
-        unreachable=lambda: SqlBroker(f"{name}://u:s3cret@127.0.0.1:1/x", routes={"*": row_type}),
-        secrets=("s3cret",),
-        quiet=0.3,
-        **options(name, form),
-    ) if name != "sqlite" else Target(make_broker=make, quiet=0.3, **options(name, form))
+    return (
+        Target(
+            make_broker=make,
+            unreachable=lambda: SqlBroker(f"{name}://u:s3cret@127.0.0.1:1/x", routes={"*": row_type}),
+            secrets=("s3cret",),
+            quiet=0.3,
+            **options(name, form),
+        )
+        if name != "sqlite"
+        else Target(make_broker=make, quiet=0.3, **options(name, form))
+    )
 
 
 def stand_in(name: str, form: str) -> Target:
@@ -124,7 +130,6 @@ def sqlite_ready(tmp_path_factory: pytest.TempPathFactory) -> None:
                 for statement in create_table(table_of(row_type), dialect_of_name("sqlite")):
                     connection.execute(statement)
     connection.close()
-
 
 
 def _create(name: str, request: pytest.FixtureRequest) -> None:

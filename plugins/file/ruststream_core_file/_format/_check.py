@@ -76,7 +76,7 @@ class _Checker:
                 said = (marker.sequence, marker.timestamp, marker.running)
                 if state is None or said != (state.sequence, state.timestamp, state.running):
                     self.report.deviations.append(
-                        Damage(at, f"what the beacon says of {marker.key!r}, shard {marker.shard}, is not what precedes")
+                        Damage(at, f"what the beacon says of {marker.key!r}, shard {marker.shard}, is not so")
                     )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_INTERVAL",
     "EOS",
     "HEADER_SIZE",
+    "HEADER_START",
     "HEADS",
     "INTERNAL_KEY",
     "LATEST",
@@ -28,6 +29,7 @@ __all__ = [
     "Header",
     "Marker",
     "Record",
+    "check_header",
     "key_error",
     "markers_per_beacon",
     "message_bytes",
@@ -36,6 +38,8 @@ __all__ = [
 MARK: Final = 0x0D
 """Ends header and message, begins and ends a beacon."""
 HEADER_SIZE: Final = 128
+HEADER_START: Final = b"Ss\x01"
+"""What every file begins with."""
 LEAST_INTERVAL: Final = 128
 DEFAULT_INTERVAL: Final = 1024 * 1024
 SIZE_LIMIT: Final = 16 * 1024**3
@@ -123,11 +127,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             NotAStreamFile: too short, another format, another version, or an interval under 128.
         """
+        if raw and not raw.startswith(b"Ss"):
+            raise NotAStreamFile(f"{where} is no stream file: it begins with {raw[:2]!r} instead of b'Ss'")
         if len(raw) < HEADER_SIZE:
             raise NotAStreamFile(f"{where} has {len(raw)} bytes, a stream file begins with {HEADER_SIZE}")
-        magic, version, length = _HEADER_START.unpack_from(raw)
-        if magic != b"Ss":
-            raise NotAStreamFile(f"{where} is no stream file: it begins with {magic!r} instead of b'Ss'")
+        _, version, length = _HEADER_START.unpack_from(raw)
         if version != 1:
             raise NotAStreamFile(f"{where} is a stream file of version {version}; version 1 can be read")
         if length > LONGEST_NAME:
@@ -142,6 +146,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             beacon_interval=interval,
             padded=not any(rest[:-1]) and rest[-1] == MARK,
         )
+
+
+def check_header(raw: bytes, where: object) -> None:
+    """Look at the first bytes of a file, 128 at most. The beginning of a header is good: somebody is writing it.
+
+    Raises:
+        NotAStreamFile: they can never become a header.
+    """
+    if len(raw) >= HEADER_SIZE or not HEADER_START.startswith(raw[: len(HEADER_START)]):
+        Header.decode(raw, str(where))
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -237,4 +251,3 @@ def message_bytes(prefix: bytes, shard: int, sequence: int, timestamp: int, payl
     crc = crc16(payload)
     head = HEADS[prefix[0]][1](prefix, shard, sequence, timestamp, len(payload))
     return b"".join((head, payload, _TAIL.pack(crc, MARK))), crc
-

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ruststream_core_file._format._layout import HEADER_SIZE, SIZE_LIMIT, Header, Record
+from ruststream_core_file._format._layout import HEADER_SIZE, SIZE_LIMIT, Header, Record, check_header
 from ruststream_core_file._format._parser import Damage, Make, Parser
 from ruststream_core_file._format._recover import beacon_at, find_tail
 from ruststream_core_file._format._segments import segments
@@ -232,8 +232,7 @@ class StreamReader:
                 raw = file.read(HEADER_SIZE)
         except FileNotFoundError:
             return
-        if len(raw) == HEADER_SIZE or not b"Ss\x01".startswith(raw[:3]):
-            Header.decode(raw, str(self.path))
+        check_header(raw, self.path)
 
     def _open(self, file: Path, offset: int, *, resync: bool = False) -> None:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

@@ -25,8 +25,6 @@ class Tail(msgspec.Struct, frozen=True):
 
     end: int
     """Offset behind the last whole message and its beacon; an end-of-stream message does not count."""
-    eos: bool
-    """Whether an end-of-stream message stands there."""
     torn: int
     """Bytes behind `end` that make no message."""
 
@@ -87,7 +85,7 @@ def _tail_from(fd: int, start: int, size: int, interval: int, where: str) -> Tai
     for record in records(fd, parser, size):
         if record.ends_stream:
             # Nothing needs to stand before it but a beacon that it follows at once.
-            return Tail(record.start if end is None or end % interval == 0 else end, True, 0)
+            return Tail(record.start if end is None or end % interval == 0 else end, 0)
         end = record.end
         keys.add(record.key)
     if end is None:
@@ -105,7 +103,7 @@ def _behind(fd: int, end: int, size: int, interval: int) -> Tail:
     """The tail where `end` is the last message's end: a whole beacon that follows it is kept."""
     if end % interval == 0 and (found := beacon_at(fd, end // interval, interval)) is not None:
         end = found[1]
-    return Tail(end, False, max(0, size - end))
+    return Tail(end, max(0, size - end))
 
 
 def _stranded(fd: int, start: int, size: int, keys: Collection[str]) -> bool:
@@ -128,12 +126,12 @@ def _holds_message(raw: mmap.mmap, start: int, prefix: bytes) -> bool:
     return False
 
 
-def last_messages(fd: int, start: int, end: int, interval: int, key: str | None = None) -> dict[tuple[str, int], Record]:
-    """Of each stream the message with the highest sequence, between two offsets.
+def last_messages(
+    fd: int, start: int, end: int, interval: int, key: str | None = None
+) -> dict[tuple[str, int], Record]:
+    """Of each stream, or of those with that key, the message with the highest sequence, between two offsets.
 
-    Args:
-        start: 0, or the offset of a beacon.
-        key: only that key.
+    `start` is 0, or the offset of a beacon.
     """
     parser = Parser(interval, keys=None if key is None else (key,))
     parser.restart(start or HEADER_SIZE, resync=start > 0)
@@ -146,10 +144,7 @@ def last_messages(fd: int, start: int, end: int, interval: int, key: str | None 
 
 
 def last_marker(fd: int, end: int, interval: int, key: str, shard: int, *, below: int | None = None) -> Found | None:
-    """The newest beacon that speaks of a stream.
-
-    Args:
-        below: pass over those that give this sequence or a higher one.
+    """The newest beacon that speaks of a stream, with `below` of those that give a lower sequence.
 
     Returns:
         The beacon's offset and what it says; None where no beacon speaks of the stream so: it may be anywhere.

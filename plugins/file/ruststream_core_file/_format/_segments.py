@@ -16,7 +16,16 @@ import msgspec
 from ruststream_core_file._format._layout import HEADER_SIZE, Header
 from ruststream_core_file.errors import NotAStreamFile
 
-__all__ = ["Rotation", "Sequences", "archives", "header_of", "load_sequences", "next_archive", "replace", "save_sequences", "segments"]
+__all__ = [
+    "Rotation",
+    "Sequences",
+    "archives",
+    "load_sequences",
+    "next_archive",
+    "replace",
+    "save_sequences",
+    "segments",
+]
 
 Sequences = dict[tuple[str, int], int]
 

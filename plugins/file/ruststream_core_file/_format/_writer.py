@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from ruststream_core_file._format._composer import Composer
-from ruststream_core_file._format._layout import DEFAULT_INTERVAL, EOS, HEADER_SIZE, INTERNAL_KEY, SIZE_LIMIT, Header
+from ruststream_core_file._format._layout import (
+    DEFAULT_INTERVAL,
+    EOS,
+    HEADER_SIZE,
+    HEADER_START,
+    INTERNAL_KEY,
+    SIZE_LIMIT,
+    Header,
+)
 from ruststream_core_file._format._numbering import Numbering
 from ruststream_core_file._format._recover import find_tail
 from ruststream_core_file._format._segments import (
@@ -96,7 +104,7 @@ class StreamWriter:
         """Find the end, cut off what is behind it, and be ready to write there."""
         size = os.fstat(self._fd).st_size
         raw = os.pread(self._fd, HEADER_SIZE, 0)
-        if size < HEADER_SIZE and b"Ss\x01".startswith(raw[:3]):
+        if size < HEADER_SIZE and HEADER_START.startswith(raw[: len(HEADER_START)]):
             self._create(load_sequences(self.path))
             return
         self.header = Header.decode(raw, str(self.path))

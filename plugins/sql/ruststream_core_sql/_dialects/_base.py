@@ -149,6 +149,8 @@ class Store(ABC):
 
     queue: Queue
     layout: Layout
+    next_due: float | None = None
+    """Seconds until the first row that was not due at the last claim, where that is cheap to know."""
     shows_next = True
     """Whether a lease's claim shows the row as the claim left it, with the number of the next attempt."""
 

@@ -165,7 +165,18 @@ class SqliteStore(Store):
         token = self._fresh_token(until)
         args = self._args(session, limit=limit, token=token, until=until)
         rows = await session.run(lambda connection: self._claim(connection, args))
+        if not rows:
+            await self._ask_due(session)
         return token, rows
+
+    async def _ask_due(self, session: Any) -> None:
+        """In a test that moves the clock nobody polls in between, so the next due time has to be known."""
+        self.next_due = None
+        if session.worker.inline and "next" in self._sql:
+            ((due,),) = await session.fetch(self._sql["next"], self._args(session))
+            if due is not None:
+                moment = datetime.fromisoformat(due).replace(tzinfo=UTC)
+                self.next_due = max(0.0, (moment - session.worker.now()).total_seconds())
 
     def _claim(self, connection: sqlite3.Connection, args: dict[str, Any]) -> list[Any]:
         # An empty queue is looked at without taking the write lock.
@@ -184,6 +195,8 @@ class SqliteStore(Store):
 
     async def candidates(self, session: Any, limit: int) -> Sequence[Any]:
         rows: list[Any] = await session.fetch(self._sql["candidates"], self._args(session, limit=limit))
+        if not rows:
+            await self._ask_due(session)
         return rows
 
     async def take(self, session: Any, row_id: Any) -> Any | None:

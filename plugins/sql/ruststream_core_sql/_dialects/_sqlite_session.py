@@ -58,14 +58,14 @@ class SqliteWorker:
         self._pragmas = PRAGMAS | dict(pragmas)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._inline = inline
+        self.inline = inline
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
         """Open the file; the driver's own errors."""
         if self.connection is not None:
             return
-        if not self._inline:
+        if not self.inline:
             # A daemon: a database that nobody closed must not keep the process alive.
             self._thread = threading.Thread(target=self._serve, name=f"sqlite {self.path}", daemon=True)
             self._thread.start()
@@ -97,7 +97,7 @@ class SqliteWorker:
         Raises:
             TimeoutError: it took longer than the deadline; it was interrupted.
         """
-        if self._inline:
+        if self.inline:
             await asyncio.sleep(0)
             return work()
         if self._thread is None:
@@ -113,7 +113,7 @@ class SqliteWorker:
 
     def put(self, work: Callable[[], None]) -> None:
         """Do `work` behind whatever is on the thread already; nobody waits for it."""
-        if self._inline:
+        if self.inline:
             work()
         else:
             self._work.put(work)

@@ -21,6 +21,9 @@ def build(queue: Queue, names: Names, shown: Sequence[Column]) -> dict[str, str]
         sql |= _lease(queue, n, shown)
     else:
         sql |= _advisory(queue, n, shown)
+    if n.retry_after:
+        later = n.where([*n.unfinished(":group"), f"{n.retry_after} > :now"])
+        sql["next"] = f"SELECT min({n.retry_after}) FROM {n.table} WHERE {later}"
     return sql | _settlements(queue, n)
 
 

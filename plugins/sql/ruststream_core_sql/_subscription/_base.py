@@ -195,6 +195,11 @@ class SqlSubscription(Subscription):
         dead = self.queue.dead_table or self.queue.table
         self._hub.news(dead.full_name, self.queue.dead_group)
 
+    def _until_due(self) -> None:
+        """Nothing was there: be back when something is, as far as that is known."""
+        if self._store.next_due is not None:
+            self._wake.after(self._store.next_due)
+
     def _after_retry(self, delivery: SqlDelivery) -> None:
         """Look again when the row is due."""
         if (delay := delivery.delay) is None:

@@ -199,6 +199,7 @@ class HeldSubscription(SqlSubscription):
             return
         if not self._scouting:
             self._scouting = True
+            self._until_due()
             try:
                 await self._wake.wait()
             except asyncio.CancelledError:

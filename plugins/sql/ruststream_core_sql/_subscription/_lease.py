@@ -98,6 +98,7 @@ class LeaseSubscription(SqlSubscription):
                     continue
                 waits = backoff(0.05, most=5.0)
                 if not full and not self._stopping:
+                    self._until_due()
                     await self._wake.wait()
         except Exception as exc:
             log.error("%s: claiming ends: %r", self.where, exc)
