@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from ruststream_core.abc import Features
+from ruststream_core.abc import Broker, Features
 from ruststream_core.conformance._lab import CheckFailed, Lab
 from ruststream_core.conformance._target import Target
 
@@ -177,21 +178,30 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             raise CheckFailed(f"{self.label}: {self.summary}\n{lines}")
 
 
-async def check_transport(target: Target, only: Iterable[Check] | None = None) -> Report:
+async def check_transport(
+    target: Target | Callable[[], Broker[Any]],
+    features: Features | None = None,
+    *,
+    only: Iterable[Check] | None = None,
+) -> Report:
     """Run every check that applies, one after the other.
 
     Args:
-        target: the transport.
+        target: the transport; what makes a broker is enough where names need no descriptor and no hook.
+        features: what the source is expected to declare, instead of the target's own `features`.
         only: these checks instead of all.
 
     Raises:
         CheckFailed: a check passes that `differences` declares as failing, or there is no such check.
     """
+    target = target if isinstance(target, Target) else Target(make_broker=target)
+    if features is not None:
+        target = dataclasses.replace(target, features=features)
     chosen = list(registered() if only is None else only)
     if unknown := set(target.differences) - {one.id for one in registered()}:
         raise CheckFailed(f"{target.label}: differences names checks that do not exist: {', '.join(sorted(unknown))}")
-    features = target.declared()
-    return Report(label=target.label, results=tuple([await _result(one, target, features) for one in chosen]))
+    declared = target.declared()
+    return Report(label=target.label, results=tuple([await _result(one, target, declared) for one in chosen]))
 
 
 async def _result(one: Check, target: Target, features: Features) -> Result:

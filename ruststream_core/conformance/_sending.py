@@ -81,7 +81,8 @@ async def cancelled_confirmation_is_harmless(lab: Lab) -> None:
     pending = [sender.send(lab.out(payload)) for payload in payloads]
     if (first := pending.pop(0)) is not None:
         first.cancel()
-    await settled(pending)
+    # One future may serve several messages: then all that wait for it are cancelled, and the messages still leave.
+    await settled([future for future in pending if future is not None and not future.cancelled()])
     chunk = await tap.take(3, "messages, the confirmation of the first was cancelled")
     lab.equal([delivery.payload for delivery in chunk], payloads, "what arrived")
     await tap.settle(*chunk)

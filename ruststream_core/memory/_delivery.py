@@ -50,6 +50,9 @@ class MemoryDelivery(msgspec.Struct, Delivery, gc=False, eq=False):
     home: Home | None = None
     """None before it was handed out, and again once it is settled or lost."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} #{self.order}, {len(self.payload)} bytes>"
+
     def settle(self, verdict: Verdict) -> asyncio.Future[None] | None:
         """See `Delivery.settle`. Decided at once."""
         home = self.home

@@ -60,7 +60,7 @@ class MemorySubscription(Subscription):
         while not self.stopped:
             room = min(limit, self.window - self.out)
             if room > 0 and (chunk := self._take(room)):
-                if self._store.faults.left or self._held is not None:
+                if self._wayward:
                     chunk = await self._misbehave(chunk)
                 if linger > 0 and len(chunk) < limit and chunk:
                     await self._fill(chunk, limit, linger)
@@ -119,9 +119,9 @@ class MemorySubscription(Subscription):
         cancel = self._store.timers.later(linger, end)
         try:
             while not over and not self.stopped and (room := min(limit - len(chunk), self.window - self.out)) > 0:
-                more = self._take(room)
-                chunk += more
-                if not more:
+                if more := self._take(room):
+                    chunk += await self._misbehave(more) if self._wayward else more
+                else:
                     await self._wait(room)
         finally:
             cancel()
@@ -218,6 +218,10 @@ class MemorySubscription(Subscription):
         self._feed.bring_back(delivery, counted=False)
 
     # ---------------------------------------------------------------------------------------------------- faults
+
+    @property
+    def _wayward(self) -> bool:
+        return bool(self._store.faults.left) or self._held is not None
 
     async def _misbehave(self, chunk: list[MemoryDelivery]) -> list[MemoryDelivery]:
         faults = self._store.faults

@@ -116,6 +116,13 @@ async def test_closing_with_deliveries_in_hand_reports_them_lost(memory: Any, wa
     assert (again.payload, again.attempt) == (b"2", 2)
 
 
+async def test_a_delivery_shows_no_content(memory: Any) -> None:
+    """It may be logged."""
+    subscription = await memory.open("q")
+    memory.send("q", b"confidential")
+    assert "confidential" not in repr(await subscription.receive(1))
+
+
 async def test_delivery_tells_its_order(memory: Any) -> None:
     subscription = await memory.open("q")
     memory.send("q", b"1", b"2")
@@ -265,6 +272,17 @@ async def test_a_message_held_back_when_the_subscription_stops_goes_back(memory:
     assert await waiting == ()
     statistics = subscription.statistics()
     assert (statistics.unsettled, statistics.released, statistics.lag) == (0, 1, 1)
+
+
+async def test_faults_reach_what_a_lingering_receive_collects(memory: Any, watching: Any) -> None:
+    subscription = await memory.open("q", watching, batch=3)
+    waiting = asyncio.create_task(subscription.receive(3, 60.0))
+    memory.send("q", b"1")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    memory.broker.inject("duplicate", 1)
+    memory.send("q", b"2")
+    assert [delivery.payload for delivery in await waiting] == [b"1", b"2", b"2"]
 
 
 def test_an_unknown_fault_is_refused() -> None:

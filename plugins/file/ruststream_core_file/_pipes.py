@@ -36,8 +36,9 @@ class _PipeThread:
         self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin, unless the end came first."""
+        if not self._stopped:
+            self._thread.start()
 
     def stop(self) -> None:
         """Let the thread end soon."""
@@ -46,10 +47,9 @@ class _PipeThread:
 
     async def aclose(self) -> None:
         """Let the thread end, and wait for it."""
-        if not self._thread.is_alive() and not self._thread.ident:
-            self._release()
-            return
         self.stop()
+        if self._thread.ident is None:
+            self._release()
         await asyncio.wait([self._gone])
 
     def _wake(self) -> None:
@@ -143,8 +143,12 @@ class LineReader(_PipeThread):
 
     def _hand(self, lines: list[bytes]) -> None:
         self._room.clear()
-        if self._call(lambda: self._lines(lines) and self.resume()):
+        if not self._stopped and self._call(lambda: self._take(lines)):
             self._room.wait()
+
+    def _take(self, lines: list[bytes]) -> None:
+        if self._lines(lines):
+            self.resume()
 
 
 class LineWriter(_PipeThread):
@@ -169,8 +173,8 @@ class LineWriter(_PipeThread):
 
     async def drain(self) -> None:
         """Return when everything is written, or cannot be."""
-        if self._waiting and (last := self._waiting[-1][1]) and not last.done():
-            await asyncio.wait([last])
+        if pending := [future for _, future in tuple(self._waiting) if not future.done()]:
+            await asyncio.wait(pending)
 
     def stop(self) -> None:
         """See `_PipeThread.stop`."""

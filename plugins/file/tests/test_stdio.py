@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ruststream_core.abc import Demand
 from ruststream_core.conformance import Check, Target, checks
 from ruststream_core.errors import ConfigError, PublishError
+from ruststream_core.settlement import ACK
 from ruststream_core.wire import Headers, Outgoing
 from ruststream_core_file import FileStream, StdioBroker
 from ruststream_core_file._lines import Line, parse_line, write_line
@@ -116,7 +117,7 @@ async def everything(connection: Any, source: str) -> list[tuple[str, bytes]]:
     while chunk := await subscription.receive(100):
         found += [(delivery.name, delivery.payload) for delivery in chunk]
         for delivery in chunk:
-            delivery.settle(None)
+            delivery.settle(ACK)
     return found
 
 
@@ -135,10 +136,9 @@ async def test_without_a_key_a_plain_line_goes_to_everybody() -> None:
     await asyncio.sleep(0)
     os.write(pipes.feed, b"for all\n[a] for a\n[b] for b\n")
     pipes.close(pipes.feed)
-    assert await both == [
-        [("broadcast", b"for all"), ("a", b"for a")],
-        [("broadcast", b"for all"), ("b", b"for b")],
-    ]
+    for_a, for_b = await both
+    assert for_a == [("broadcast", b"for all"), ("a", b"for a")]
+    assert for_b == [("broadcast", b"for all"), ("b", b"for b")]
     await connection.aclose(1)
     pipes.close()
 
@@ -149,25 +149,26 @@ async def test_a_slow_service_slows_its_producer_and_loses_nothing(pipes: Pipes)
     count = 60_000
     lines = b"".join(b"%d\n" % number for number in range(count))
     loop = asyncio.get_running_loop()
-    feeding = loop.run_in_executor(None, lambda: (_write_all(pipes.feed, lines), pipes.close(pipes.feed)))
-    subscription = await connection.subscribe(FileStream("jobs"), Demand(), NoWatch())  # type: ignore[arg-type]
+    feeding = loop.run_in_executor(None, _write_all, pipes, lines)
+    subscription = await connection.subscribe(FileStream("jobs"), Demand(), NoWatch())
     found: list[bytes] = []
     most = 0
     while chunk := await subscription.receive(100):
         most = max(most, subscription.statistics().buffered)
         for delivery in chunk:
             found.append(delivery.payload)
-            delivery.settle(None)  # type: ignore[arg-type]
+            delivery.settle(ACK)
     await feeding
     assert found == [b"%d" % number for number in range(count)]
     assert most < 45_000
     await connection.aclose(1)
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def _write_all(pipes: Pipes, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        view = view[os.write(pipes.feed, view) :]
+    pipes.close(pipes.feed)
 
 
 async def test_headers_and_bytes_that_no_line_can_hold_travel_in_an_envelope(pipes: Pipes) -> None:

@@ -25,7 +25,6 @@ from ruststream_core_file._format import (
     check_file,
     read_stream,
 )
-from ruststream_core_file._format import _writer as writer_module
 from ruststream_core_file.errors import DamagedTail, FileLocked, FileRemoved, FileTooLarge, NotAStreamFile, StreamEnded
 
 KEYS = st.text("abcXYZ019._-", min_size=1, max_size=12)
@@ -264,11 +263,11 @@ def test_a_write_that_fails_half_way_leaves_whole_messages_and_is_forgotten(
         real(fd, data[:50], at)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writer_module.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     writer.append("orders", bytes(200))
     with pytest.raises(OSError, match="No space"):
         writer.flush()
-    monkeypatch.setattr(writer_module.os, "pwrite", real)
+    monkeypatch.setattr(os, "pwrite", real)
     assert writer.append("orders", b"after") == 31
     writer.close()
     assert payloads(path)[-1] == b"after"
@@ -280,7 +279,7 @@ def test_fsync_happens_as_often_as_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str, expected: int
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(writer_module.os, "fsync", calls.append)
+    monkeypatch.setattr(os, "fsync", calls.append)
     writer = StreamWriter(tmp_path / "x.ss", fsync=fsync, fsync_interval=3600)  # type: ignore[arg-type]
     calls.clear()
     for _ in range(3):

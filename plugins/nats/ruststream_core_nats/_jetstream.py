@@ -269,8 +269,7 @@ class JetStreamSubscription(NATSSubscription):
         self._held.pop(delivery, None)
         self._released += 1
         if self._settles:
-            self._wire.tell(delivery.address, _NAK)
-            self._owe(delivery)
+            self._refuse(delivery, _NAK)
 
     # ------------------------------------------------------------------------------------------------- settling
 
@@ -294,9 +293,18 @@ class JetStreamSubscription(NATSSubscription):
 
     def _say(self, delivery: StreamDelivery, verdict: Verdict) -> None:
         body = body_of(verdict)
-        self._wire.tell(delivery.address, body)
         if body.startswith(_NAK):
-            self._owe(delivery)
+            self._refuse(delivery, body)
+        else:
+            self._wire.tell(delivery.address, body)
+
+    def _refuse(self, delivery: StreamDelivery, body: bytes) -> None:
+        """Have it delivered again."""
+        self._wire.tell(delivery.address, body)
+        self._owe(delivery)
+
+    async def _retire(self, grace: float) -> None:
+        """What has to be done after `stop` before everything is flushed."""
 
     def _owe(self, delivery: StreamDelivery) -> None:
         # Only a consumer that has to be made again needs to know; the server keeps a durable one.
@@ -504,13 +512,14 @@ class JetStreamSubscription(NATSSubscription):
         if self._confirming:
             await asyncio.wait(self._confirming, timeout=grace)
         self._return_buffered()
+        await self._retire(grace)
         await self._flush(grace)
         for cancel in self._timers.values():
             cancel()
         error = Revoked(f"{self.source.name!r}: the subscription was closed before the delivery was settled")
         for delivery in list(self._held):
             if self._settles:
-                self._wire.tell(delivery.address, body_of(RELEASE))
+                self._refuse(delivery, body_of(RELEASE))
             self._lose(delivery, error)
         if self._listener is not None:
             self._listener.close()

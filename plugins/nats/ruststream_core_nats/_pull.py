@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from ruststream_core.abc import Demand, Watch
-from ruststream_core.errors import ConfigError, Superseded
+from ruststream_core.errors import ConfigError, RustStreamError, Superseded
 from ruststream_core.wire import Delivery
 from ruststream_core_nats._convert import AckAddress, parse_headers, status_of
 from ruststream_core_nats._jetstream import JetStreamSubscription, Link, StreamDelivery
@@ -37,6 +37,8 @@ class PullSubscription(JetStreamSubscription):
         self._number = 0
         self._open: dict[bytes, int] = {}
         """Sizes of requests that the server may still be working on, by number."""
+        self._withheld: list[tuple[StreamDelivery, bytes]] | None = None
+        self._retiring: asyncio.Task[None] | None = None
         times = nanoseconds(source.expires), nanoseconds(source.heartbeat)
         self._terms = b'"expires":%d,"idle_heartbeat":%d}' % times
 
@@ -44,6 +46,42 @@ class PullSubscription(JetStreamSubscription):
         subject = f"{self._own}.*"
         self.subjects = frozenset({subject.lower()})
         self._listener = await self._wire.listen(subject, "", self._take)
+
+    def stop(self) -> None:
+        """See `Subscription.stop`."""
+        if not self.stopped and self.source.durable is not None and self._online:
+            # A server that brings a message back while it still knows our requests, and nobody listens there any
+            # more, counts a delivery, moves it behind the others, and before 2.9.12 sends a settled one again. Asked
+            # for the consumer it drops such requests, so refusals wait for its answer.
+            self._withheld = []
+            super().stop()
+            self._retiring = asyncio.get_running_loop().create_task(self._drop_requests(), name="nats retiring")
+        else:
+            super().stop()
+
+    async def _drop_requests(self) -> None:
+        try:
+            await self._link.manager.find(self.consumer.stream, self.consumer.name)
+        except RustStreamError as exc:
+            log.debug("%r: its requests were not dropped: %s", self.source.name, exc)
+        self._say_withheld()
+
+    def _say_withheld(self) -> None:
+        withheld, self._withheld = self._withheld, None
+        for delivery, body in withheld or ():
+            super()._refuse(delivery, body)
+
+    def _refuse(self, delivery: StreamDelivery, body: bytes) -> None:
+        if self._withheld is not None:
+            self._withheld.append((delivery, body))
+        else:
+            super()._refuse(delivery, body)
+
+    async def _retire(self, grace: float) -> None:
+        if self._retiring is not None:
+            await asyncio.wait([self._retiring], timeout=grace)
+            self._retiring.cancel()
+        self._say_withheld()
 
     def _sync(self) -> None:
         if not self._asked:

@@ -55,7 +55,7 @@ ONE_SESSION = "a session holds what one receive gave out, and a transaction is o
 def options(name: str, form: str) -> dict[str, Any]:
     row_type = FORMS[form]
     # The checks hold several deliveries at once; without it these forms hold one for each worker.
-    room = None if form in ("lease", "time") else 16
+    room = None if form in ("lease", "time") else 40
     return {
         "label": f"{name}-{form}",
         "source": lambda queue: InboxQueue(row_type, queue, dead_letter=f"{queue}-dead", poll=0.1, prefetch=room),
@@ -64,7 +64,7 @@ def options(name: str, form: str) -> dict[str, Any]:
         "lease": LEASE if form in ("lease", "time") else None,
         "differences": {}
         if form in ("lease", "time")
-        else dict.fromkeys(("commit-does-both", "commit-takes-any-verdict"), ONE_SESSION),
+        else dict.fromkeys(("commit-does-both", "commit-takes-any-verdict", "backlog-comes-in-chunks"), ONE_SESSION),
         "unsendable": lambda queue: Outgoing(b"", queue, Headers({"x": "\0"})),
     }
 
@@ -105,7 +105,16 @@ TARGETS = {
         *(stand_in("postgresql", form) for form in ("lease", "lock", "advisory")),
     )
 }
-CASES = [(label, check) for label, target in TARGETS.items() for check in checks(target)]
+CASES = [
+    pytest.param(
+        label,
+        check,
+        id=f"{label}-{check}",
+        marks=[pytest.mark.xfail(reason=reason, strict=True)] if (reason := target.differences.get(str(check))) else [],
+    )
+    for label, target in TARGETS.items()
+    for check in checks(target)
+]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +157,7 @@ def _create(name: str, request: pytest.FixtureRequest) -> None:
         pool.submit(asyncio.run, create()).result()
 
 
-@pytest.mark.parametrize(("label", "check"), CASES, ids=[f"{label}-{check}" for label, check in CASES])
+@pytest.mark.parametrize(("label", "check"), CASES)
 async def test_contract(label: str, check: Check, request: pytest.FixtureRequest) -> None:
     """Wrong: a rule of the contract is broken; the check's own text says which."""
     if not label.startswith("stand-in"):

@@ -145,7 +145,8 @@ class StreamReader:
             self.ended = True
             return False
         offset, resync = parser.checkpoint
-        self._check_alive(offset)
+        if self._check_alive(offset):
+            return True
         parser.restart(offset, resync=resync)
         return False
 
@@ -167,12 +168,18 @@ class StreamReader:
         except FileNotFoundError:
             return False
 
-    def _check_alive(self, offset: int) -> None:
+    def _check_alive(self, offset: int) -> bool:
+        """Raise where the file has gone; whether it was rotated while we looked."""
         size = os.fstat(self._fd).st_size
         if size < offset:
             raise FileRemoved(f"{self.path} was cut short while it was read: {size} bytes, {offset} were there")
-        if not self._same_file() and (not self.path.exists() or self.path.stat().st_size >= HEADER_SIZE):
+        if self._same_file():
+            return False
+        if self._newer() is not None:
+            return True
+        if not self.path.exists() or self.path.stat().st_size >= HEADER_SIZE:
             raise FileRemoved(f"{self.path} was deleted or replaced while it was read")
+        return False
 
     # ---------------------------------------------------------------------------------------- positions
 

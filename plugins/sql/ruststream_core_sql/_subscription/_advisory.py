@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -73,15 +74,19 @@ class AdvisorySubscription(HeldSubscription):
             del self._keys[line]
 
     async def receive(self, limit: int, linger: float = 0.0) -> Sequence[SqlDelivery]:
-        first = await super().receive(1, linger)
+        first = await super().receive(1)
         if not first or self._batch == 1:
             return first
         batch = list(first)
-        while len(batch) < min(limit, self._batch) and self._free and not self._stopping:
-            more = await self._one_more()
-            if more is None:
+        deadline = time.monotonic() + linger
+        while len(batch) < min(limit, self._batch) and not self._stopping:
+            more = await self._one_more() if self._free else None
+            if more is not None:
+                batch.extend(more)
+            elif time.monotonic() < deadline:
+                await self._more(deadline)
+            else:
                 break
-            batch.extend(more)
         return batch
 
     async def _one_more(self) -> Sequence[SqlDelivery] | None:

@@ -163,7 +163,7 @@ class HeldSubscription(SqlSubscription):
             self._busy -= 1
             if holder is None:
                 self._give_line(line)
-        if self._stopping and holder is not None:
+        if self._stopping and holder is not None and not linger:
             self._undelivered(holder)
             return None
         return holder
@@ -223,6 +223,18 @@ class HeldSubscription(SqlSubscription):
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    async def _more(self, deadline: float) -> None:
+        """Collecting: until there is news, the time is over or the end has come."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._pausing.add(waiter)
+        news = spawn(self._wake.wait(), "sql:news")
+        try:
+            timeout = max(0.0, deadline - time.monotonic())
+            await asyncio.wait([waiter, news], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            self._pausing.discard(waiter)
 
     async def _pause(self, seconds: float) -> None:
         """An outage: wait, but not over the end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Sequence
 
 from ruststream_core.abc import Unit
@@ -28,15 +28,19 @@ class LockSubscription(HeldSubscription):
         session = await line.get()
         limit = min(limit, self._batch)
         rows = await self._store.begin_lock(session, limit)
-        if linger > 0 and 0 < len(rows) < limit and not self.queue.table.count_crashes:
+        deadline = time.monotonic() + linger
+        while 0 < len(rows) < limit and self._collects(deadline):
             # The rows stay free while more are waited for.
             await self._store.end_lock(session)
-            await asyncio.sleep(linger)
+            await self._more(deadline)
             rows = await self._store.begin_lock(session, limit)
         if not rows:
             await self._store.end_lock(session)
             return None
         return self._hold(line, session, rows)
+
+    def _collects(self, deadline: float) -> bool:
+        return time.monotonic() < deadline and not self._stopping and not self.queue.table.count_crashes
 
     async def _persist(self, holder: Holder, held: Sequence[SqlDelivery]) -> None:
         kinds = self.split(held)
