@@ -6,16 +6,16 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Self, TypeVar, Unpack
 
-from ruststream_core.abc import Broker, Clock, PublishOptions
+from ruststream_core.abc import Broker, Clock
 from ruststream_core.codecs import resolve_codec
 from ruststream_core.dispatch import Outlet, Probe, Wiring, plan_routes
 from ruststream_core.errors import ConfigError
 from ruststream_core.lifecycle import DrainReport, Health, Runtime, require
-from ruststream_core.params import Destination, HeadersLike, Message, Publisher
+from ruststream_core.params import Publisher
 from ruststream_core.routing import Defaults, Router
 from ruststream_core.wire import Outgoing
 
@@ -81,61 +81,8 @@ class Running(Publisher):
         """How it ended; None before."""
         return self._runtime.report
 
-    async def publish(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        key: str | bytes | None = None,
-        options: PublishOptions | None = None,
-    ) -> None:
-        """See `Publisher.publish`."""
-        await self.publisher().publish(value, to=to, headers=headers, key=key, options=options)
-
-    async def publish_many(
-        self,
-        values: Iterable[object],
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        options: PublishOptions | None = None,
-    ) -> None:
-        """See `Publisher.publish_many`."""
-        await self.publisher().publish_many(values, to=to, headers=headers, options=options)
-
-    @overload
-    async def request(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        timeout: float,
-        reply: type[T],
-    ) -> T: ...
-    @overload
-    async def request(
-        self, value: object, *, to: Destination | None = None, headers: HeadersLike | None = None, timeout: float
-    ) -> Message[bytes]: ...
-    async def request(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        timeout: float,
-        reply: type[Any] | None = None,
-    ) -> Any:
-        """See `Publisher.request`."""
-        ask = cast("Any", self.publisher()).request
-        if reply is None:
-            return await ask(value, to=to, headers=headers, timeout=timeout)
-        return await ask(value, to=to, headers=headers, timeout=timeout, reply=reply)
-
-    def transaction(self) -> AbstractAsyncContextManager[Publisher]:
-        """See `Publisher.transaction`."""
-        return self.publisher().transaction()
+    def _through(self) -> Publisher:
+        return self.publisher()
 
 
 class App(Router):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from ruststream_core.abc import Clock
 from ruststream_core.dispatch._plan import RoutePlan
-from ruststream_core.dispatch._publish import Senders
+from ruststream_core.dispatch._senders import Senders
 from ruststream_core.settlement import Ack, Drop, Outcome, Retry, Verdict
 from ruststream_core.wire import Delivery
 from ruststream_core.workers import Books, Crew

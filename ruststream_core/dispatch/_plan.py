@@ -18,7 +18,7 @@ from ruststream_core.codecs import (
     needs_headers,
     resolve_codec,
 )
-from ruststream_core.dispatch._publish import Target, resolve_target
+from ruststream_core.dispatch._senders import Target, resolve_target
 from ruststream_core.errors import ConfigError, RustStreamError
 from ruststream_core.failure import FailurePolicy, resolve_policy
 from ruststream_core.params import Destination, HandlerSpec, Reply, inspect_handler, message_info

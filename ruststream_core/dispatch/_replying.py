@@ -12,8 +12,9 @@ import msgspec
 
 from ruststream_core.dispatch._ending import kind_of
 from ruststream_core.dispatch._plan import RoutePlan
-from ruststream_core.dispatch._publish import Literally, Target, Transmit, build
+from ruststream_core.dispatch._publish import build
 from ruststream_core.dispatch._retrying import Retrying
+from ruststream_core.dispatch._senders import Literally, Target, Transmit
 from ruststream_core.errors import EncodeError, RustStreamError
 from ruststream_core.params import Reply
 from ruststream_core.settlement import ACK, Retry

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ruststream_core.dispatch._ending import AS_RETRIED, ATTEMPT, DEAD_LETTERED, Ending, kind_of
-from ruststream_core.dispatch._publish import Target
+from ruststream_core.dispatch._senders import Target
 from ruststream_core.kit import backoff
 from ruststream_core.settlement import Drop, Outcome, Retry, Verdict
 from ruststream_core.wire import Delivery, Outgoing

@@ -23,8 +23,9 @@ from ruststream_core.abc import (
 from ruststream_core.dispatch._batch import BatchRunner
 from ruststream_core.dispatch._ending import Probe
 from ruststream_core.dispatch._plan import RoutePlan
-from ruststream_core.dispatch._publish import Outlet, Senders
+from ruststream_core.dispatch._publish import Outlet
 from ruststream_core.dispatch._run import Committed, Runner
+from ruststream_core.dispatch._senders import Senders
 from ruststream_core.errors import ConfigError, PluginError, SettleError
 from ruststream_core.middleware import Handle, compose
 from ruststream_core.params import Bound, Later, Seeker, Services, Undecodable

@@ -159,6 +159,10 @@ class Reply(_Valued[T], Generic[T], kw_only=True):
 class Publisher:
     """Publishes values. Handlers take one by its type; a running app and `TestApp` are publishers too."""
 
+    def _through(self) -> Publisher:
+        """The publisher that does the work, for one that only stands for it."""
+        raise NotImplementedError
+
     async def publish(
         self,
         value: object,
@@ -183,7 +187,7 @@ class Publisher:
             PublishError: the broker did not accept it, or it is not known whether it did.
             Closed: before the start or after the end.
         """
-        raise NotImplementedError
+        await self._through().publish(value, to=to, headers=headers, key=key, options=options)
 
     async def publish_many(
         self,
@@ -201,22 +205,37 @@ class Publisher:
             PublishError: `failed` maps the index of each value that was not accepted to its cause.
             Closed: before the start or after the end.
         """
-        raise NotImplementedError
+        await self._through().publish_many(values, to=to, headers=headers, options=options)
 
     @overload
-    async def request(self, value: object, *, to: Destination | None = None, timeout: float, reply: type[T]) -> T: ...
-
-    @overload
-    async def request(self, value: object, *, to: Destination | None = None, timeout: float) -> Message[bytes]: ...
-
     async def request(
-        self, value: object, *, to: Destination | None = None, timeout: float, reply: type[Any] | None = None
+        self,
+        value: object,
+        *,
+        to: Destination | None = None,
+        headers: HeadersLike | None = None,
+        timeout: float,
+        reply: type[T],
+    ) -> T: ...
+    @overload
+    async def request(
+        self, value: object, *, to: Destination | None = None, headers: HeadersLike | None = None, timeout: float
+    ) -> Message[bytes]: ...
+    async def request(
+        self,
+        value: object,
+        *,
+        to: Destination | None = None,
+        headers: HeadersLike | None = None,
+        timeout: float,
+        reply: type[Any] | None = None,
     ) -> Any:
         """Send one value and wait for the first answer.
 
         Args:
             value: what to encode.
             to: the destination; may be left out for a type with `@message`.
+            headers: header fields.
             timeout: seconds to wait.
             reply: the type of the answer; without it the raw message is returned.
 
@@ -226,7 +245,8 @@ class Publisher:
             Unsupported: the transport has no request/reply.
             ConfigError, EncodeError, PublishError, Closed: as in `publish`.
         """
-        raise NotImplementedError
+        request: Any = self._through().request  # the overloads refuse `reply=None`, which says the same as none
+        return await request(value, to=to, headers=headers, timeout=timeout, reply=reply)
 
     def transaction(self) -> AbstractAsyncContextManager[Publisher]:
         """Publish all or nothing: a publisher whose messages become visible when the block ends without an error.
@@ -234,7 +254,7 @@ class Publisher:
         Raises:
             Unsupported: the transport has no transactions.
         """
-        raise NotImplementedError
+        return self._through().transaction()
 
 
 class Seeker:

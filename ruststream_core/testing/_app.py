@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, overload
 
 import msgspec
 
-from ruststream_core.abc import Fault, FaultInjection, PublishOptions
+from ruststream_core.abc import Fault, FaultInjection
 from ruststream_core.app import App, BrokerLike, Running
 from ruststream_core.codecs import bind_decoder
 from ruststream_core.errors import Closed, ConfigError, PublishError, RustStreamError
 from ruststream_core.kit import VirtualClock
 from ruststream_core.lifecycle import Runtime
-from ruststream_core.params import Destination, HeadersLike, Message, Publisher
+from ruststream_core.params import Message, Publisher
 from ruststream_core.settlement import Outcome
 from ruststream_core.wire import Delivery, Outgoing
 
@@ -153,85 +153,27 @@ class TestApp(Publisher):
             raise Closed("the app is not running: `async with TestApp(app) as t:` starts it")
         return self._running
 
-    async def publish(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        key: str | bytes | None = None,
-        options: PublishOptions | None = None,
-    ) -> None:
-        """Publish, and return when everything that it caused has settled or waits for a timer.
+    def _through(self) -> Publisher:
+        return Settling(self)
+
+    async def settled_by(self, before: list[int], where: object) -> None:
+        """Settle what a publish caused; `before` are the figures of `taken` from before it.
 
         Raises:
             PublishError: no route took it.
             BaseException: what a handler raised and no policy names.
         """
-        running = self.running
-        before = self._taken()
-        await running.publish(value, to=to, headers=headers, key=key, options=options)
-        await self._settled_by(before, to or type(value).__name__)
-
-    async def publish_many(
-        self,
-        values: Iterable[object],
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        options: PublishOptions | None = None,
-    ) -> None:
-        """As `publish`, for several."""
-        running = self.running
-        before = self._taken()
-        await running.publish_many(values, to=to, headers=headers, options=options)
-        await self._settled_by(before, to or "publish_many")
-
-    async def _settled_by(self, before: list[int], where: object) -> None:
         await self.settle()
-        if not any(now > then for now, then in zip(self._taken(), before, strict=True)):
+        if not any(now > then for now, then in zip(self.taken(), before, strict=True)):
             raise PublishError(f"nobody reads {where!r}: the message reached no route")
 
-    def _taken(self) -> list[int]:
+    def taken(self) -> list[int]:
         """Figures of which one grows where a message finds a reader, a lingering one included."""
         figures = []
         for route in self._runtime.routes.values():
             statistics = route.statistics()
             figures += [route.books.received, statistics.buffered + (statistics.lag or 0), statistics.unsettled]
         return figures
-
-    @overload
-    async def request(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        timeout: float,
-        reply: type[T],
-    ) -> T: ...
-    @overload
-    async def request(
-        self, value: object, *, to: Destination | None = None, headers: HeadersLike | None = None, timeout: float
-    ) -> Message[bytes]: ...
-    async def request(
-        self,
-        value: object,
-        *,
-        to: Destination | None = None,
-        headers: HeadersLike | None = None,
-        timeout: float,
-        reply: type[Any] | None = None,
-    ) -> Any:
-        """See `Publisher.request`."""
-        ask = cast("Any", self.running).request
-        answer = await ask(value, to=to, headers=headers, timeout=timeout, reply=reply)
-        await self.settle()
-        return answer
-
-    def transaction(self) -> AbstractAsyncContextManager[Publisher]:
-        """See `Publisher.transaction`."""
-        return self.running.transaction()
 
     # ---------------------------------------------------------------------------------------- waiting
 
@@ -348,3 +290,33 @@ class TestApp(Publisher):
                 stand_in.inject(kind, times)
                 stack.callback(stand_in.inject, kind, 0)
             yield
+
+
+class Settling(Publisher):
+    """Publishes through the running app, and returns when everything that this caused has settled."""
+
+    def __init__(self, test: TestApp) -> None:
+        self._test = test
+        self._app = test.running
+
+    async def publish(self, value: object, **options: Any) -> None:
+        """See `Publisher.publish`."""
+        before = self._test.taken()
+        await self._app.publish(value, **options)
+        await self._test.settled_by(before, options["to"] or type(value).__name__)
+
+    async def publish_many(self, values: Iterable[object], **options: Any) -> None:
+        """See `Publisher.publish_many`."""
+        before = self._test.taken()
+        await self._app.publish_many(values, **options)
+        await self._test.settled_by(before, options["to"] or "publish_many")
+
+    async def request(self, value: object, **options: Any) -> Any:
+        """See `Publisher.request`."""
+        answer = await self._app.request(value, **options)
+        await self._test.settle()
+        return answer
+
+    def transaction(self) -> AbstractAsyncContextManager[Publisher]:
+        """See `Publisher.transaction`."""
+        return self._app.transaction()

@@ -168,12 +168,14 @@ class NATSConnection(Connection[NATSSource]):
         self._waits = backoff(0.1, most=max(0.1, self._settings.reconnect_wait))
         cause = ConnectError(f"{self._settings.where}: the connection was lost: {_phrase(self._cause)}")
         log.info("%s", cause)
+        self._wire.down()
         for subscription in self._subscriptions:
             subscription.interrupted(cause)
 
     async def _on_reconnected(self) -> None:
         self._cause = None
         log.info("%s: connected again", self._settings.where)
+        self._wire.up()
         for subscription in self._subscriptions:
             subscription.resumed()
 
@@ -184,6 +186,7 @@ class NATSConnection(Connection[NATSSource]):
         self._ended = ConnectError(f"{self._settings.where}: the connection was given up: {_phrase(cause)}")
         self._ended.__cause__ = cause
         log.error("%s", self._ended)
+        self._wire.up()
         self._replies.cut(self._ended)
         for subscription in self._subscriptions:
             subscription.fail(self._ended)

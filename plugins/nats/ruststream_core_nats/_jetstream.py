@@ -148,6 +148,7 @@ class JetStreamSubscription(NATSSubscription):
         self._online = True
         self._receiving = False
         self._seen = 0
+        self._missed = 0
         self._turn = 0
         self._newest = b""
         self._first = b"\x00"
@@ -173,7 +174,7 @@ class JetStreamSubscription(NATSSubscription):
         """Begin. Raises ConnectError, Closed or ConfigError."""
         await self._attach()
         self._every("progress", self._lease() / _QUARTERS, self._progress)
-        self._every("watch", 2 * self._silence(), self._look)
+        self._every("watch", self._silence(), self._look)
         self._tell("receiving")
         self._sync()
 
@@ -381,7 +382,10 @@ class JetStreamSubscription(NATSSubscription):
     def _look(self) -> None:
         """Nothing was heard for two heartbeats: is the consumer still there?"""
         seen, self._seen = self._seen, 0
-        if not seen and self._expecting() and self._online and not self.stopped:
+        silent = not seen and self._expecting() and self._online and not self.stopped
+        self._missed = self._missed + 1 if silent else 0
+        if self._missed >= 2:
+            self._missed = 0
             self._look_after()
 
     def _expecting(self) -> bool:

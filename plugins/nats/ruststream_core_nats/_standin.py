@@ -100,7 +100,7 @@ class StandInWire(Wire):
     exact = True
 
     def __init__(self, server: Server) -> None:
-        client: Any = SimpleNamespace(max_payload=MAX_PAYLOAD, is_connected=True)
+        client: Any = SimpleNamespace(max_payload=MAX_PAYLOAD, is_connected=True, is_closed=False)
         super().__init__(client, 0)
         self._server = server
         self._interests: list[Interest] = []

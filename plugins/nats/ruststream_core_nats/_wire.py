@@ -65,6 +65,9 @@ class Wire(ABC):
     def __init__(self, client: Client, limit: int) -> None:
         self.client = client
         self.limit = limit
+        self._up = asyncio.Event()
+        self._up.set()
+        self._flushing: set[asyncio.Task[None]] = set()
 
     @property
     def connected(self) -> bool:
@@ -102,16 +105,44 @@ class Wire(ABC):
         """
 
     async def flush(self, timeout: float) -> None:
-        """Return when the server has seen everything written so far.
+        """Return when the server has seen everything written so far. Waits over a short outage.
 
         Raises:
             ConnectError: not within `timeout` seconds. Closed: the connection is closed.
         """
         try:
             async with asyncio.timeout(timeout):
-                await self._flush()
+                while not await self._flushed():
+                    await self._up.wait()
+        except TimeoutError as exc:
+            raise ConnectError(f"flushing: no answer within {timeout:g} s") from exc
         except Exception as exc:
             raise as_connect_error("flushing", exc) from exc
+
+    async def _flushed(self) -> bool:
+        """One round trip; False where the line broke meanwhile."""
+        await self._up.wait()
+        task = asyncio.get_running_loop().create_task(self._flush(), name="nats flush")
+        self._flushing.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._flushing.discard(task)
+            task.cancel()
+        if task.cancelled():
+            return False
+        task.result()
+        return True
+
+    def down(self) -> None:
+        """The line broke: no answer will come to what was asked."""
+        self._up.clear()
+        for task in self._flushing:
+            task.cancel()
+
+    def up(self) -> None:
+        """The line is there again, or never will be."""
+        self._up.set()
 
     @abstractmethod
     async def _flush(self) -> None: ...
