@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="event loop (asyncio)")
     parser.epilog = (
         "Exit codes: 0 drained, 1 a terminal error or FailFast, 2 usage or wiring, 3 the drain's deadline passed, "
-        "128+n a second signal."
+        "128+n a second signal, or one during the start."
     )
 
 

@@ -199,3 +199,27 @@ async def test_middleware_that_fails_at_start_up_stops_the_start() -> None:
     with pytest.raises(ValueError, match="no exporter"):
         async with app.start():
             pass
+
+
+async def test_a_request_passes_the_publish_side() -> None:
+    """A middleware that adds a trace header must not miss what asks for an answer."""
+    app = App("requests", broker="memory:")
+    seen: list[str] = []
+
+    @app.subscriber("double")
+    async def double(number: int) -> int:
+        return number * 2
+
+    class Watching(Middleware):
+        def publish(self, send: Send, broker: str) -> Send:
+            async def watched(out: Outgoing) -> None:
+                seen.append(out.name)
+                await send(out)
+
+            return watched
+
+    app.use(Watching())
+    async with TestApp(app) as t:
+        assert await t.request(21, to="double", timeout=5, reply=int) == 42
+        assert seen[0] == "double"
+        assert [message.value for message in t.published("double", int)] == [21]

@@ -341,7 +341,9 @@ class PublicWire(Wire):
         """See `Wire.publish`."""
         if self._bytes > self.limit or self.client.is_closed:
             raise PublishError(f"{self._bytes} bytes wait to be written already, the connection does not keep up")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Nobody confirms a message, so nobody waits for this form's queue either while the line keeps up.
+        eager = self._bytes < SOFT and self.client.is_connected
+        done = None if eager else asyncio.get_running_loop().create_future()
         self._put(_Queued(subject.decode(), payload, reply.decode(), _single(headers), done))
         return done
 
@@ -384,12 +386,14 @@ class PublicWire(Wire):
 
     def _resolve(self, message: _Queued, error: Exception | None) -> None:
         done = message.done
-        if done is None or done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(as_publish_error(message.subject, error))
+        if done is None:
+            if error is not None:
+                log.warning("%s", as_publish_error(message.subject, error))
+        elif not done.done():
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(as_publish_error(message.subject, error))
 
     async def listen(self, subject: str, queue: str, sink: Sink) -> Listener:
         """See `Wire.listen`."""
