@@ -15,9 +15,11 @@ import shutil
 import sys
 import time
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 
 from ruststream_core import App
+from ruststream_core_file import read_stream
 
 HERE = Path(__file__).resolve().parent
 RECORDING = HERE / "data" / "orders.ss.xz"
@@ -61,8 +63,10 @@ def report(books: dict[str, int], seconds: float, receipts: Path) -> int:
     print(f"  {'sum of ends':<14}{ends:>9,}   {'adds up' if ends == books['received'] else 'DOES NOT ADD UP'}")
     print(f"\n  run again in place after a passing failure: {books['reruns']}")
     print(f"  {books['received'] / seconds:,.0f} orders a second, {seconds:.1f} s in all")
-    print(f"\nresult: {receipts} ({receipts.stat().st_size / 1e6:.1f} MB)")
-    print(f"  look at it with: ruststream tail file:{receipts} receipts")
+    print(f"\nresult: {receipts} ({receipts.stat().st_size / 1e6:.1f} MB), it begins with")
+    for record in islice(read_stream(receipts), 3):
+        print(f"  {record.key} {record.payload.decode()}")
+    print(f"all of it: {Path(sys.executable).parent / 'ruststream'} tail 'file:{receipts}?replay=true' '*'")
     return 0 if ends == books["received"] else 1
 
 

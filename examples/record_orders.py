@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ruststream_core_file._format import StreamWriter
+from ruststream_core_file import StreamWriter
 
 ORDERS = 100_000
 BEGIN = 1_767_225_600_000  # 2026-01-01T00:00:00Z, in milliseconds

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from ruststream_core_nats import CoreSubject, JetStream, NATSBroker
-from ruststream_core_nats._connection import NATSConnection
 
 from ruststream_core.abc import Connection, Source, Subscription
 from ruststream_core.conformance import Check, Target, checks
 from ruststream_core.errors import Closed
 from ruststream_core.testing.servers import NatsServer, Proxy
 from ruststream_core.wire import Delivery, Outgoing
+from ruststream_core_nats import CoreSubject, JetStream, NATSBroker
+from ruststream_core_nats._connection import NATSConnection
 
 ACK_WAIT = 1.0
 PASSWORD = "hunter2-the-secret"
@@ -28,7 +28,7 @@ def _name() -> str:
 
 
 def _stream(name: str) -> str:
-    return name.split(".")[0]
+    return name.split(".", maxsplit=1)[0]
 
 
 def _durable(name: str, **options: Any) -> JetStream:

@@ -74,7 +74,7 @@ def real(name: str, form: str) -> Target:
     row_type = FORMS[form]
 
     def make() -> SqlBroker:
-        return SqlBroker(URLS[name], routes={"*": row_type}, pool_size=90)
+        return SqlBroker(URLS[name], routes={"*": row_type}, pool_size=400)
 
     return (
         Target(
