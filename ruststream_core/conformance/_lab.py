@@ -280,6 +280,12 @@ class Lab:
         self.step = "publishing"
         await settled([sender.send(out) for out in outs])
 
+    async def flush(self) -> None:
+        """Return when what was published has left this process."""
+        self.step = "flushing a sender"
+        for sender in self._senders:
+            await sender.flush()
+
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that does not outlive the check."""
         task = asyncio.create_task(coroutine)

@@ -192,6 +192,7 @@ async def stored_messages_wait(lab: Lab) -> None:
 async def earlier_messages_stay_away(lab: Lab) -> None:
     await lab.connection()
     await lab.publish(b"too early")
+    await lab.flush()
     tap = await lab.open()
     lab.equal([delivery.payload for delivery in await tap.until_marker()], [], "what came from before")
 

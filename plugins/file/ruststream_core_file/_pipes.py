@@ -171,10 +171,10 @@ class LineWriter(_PipeThread):
         self._work.set()
         return future
 
-    async def drain(self) -> None:
-        """Return when everything is written, or cannot be."""
+    async def drain(self, seconds: float | None = None) -> None:
+        """Return when everything is written or cannot be, or when the time is over."""
         if pending := [future for _, future in tuple(self._waiting) if not future.done()]:
-            await asyncio.wait(pending)
+            await asyncio.wait(pending, timeout=seconds)
 
     def stop(self) -> None:
         """See `_PipeThread.stop`."""

@@ -50,6 +50,7 @@ class SharedWriter:
             existing_only=settings.existing_only,
             size_limit=settings.size_limit,
             rotation=settings.rotation,
+            sync_rotated=settings.fsync != "never",
         )
 
     @property

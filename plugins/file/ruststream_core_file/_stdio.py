@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,17 +26,14 @@ from ruststream_core.wire import Outgoing
 from ruststream_core_file._convert import FileDelivery, payload_of
 from ruststream_core_file._format._layout import key_error
 from ruststream_core_file._format._writer import now_ms
+from ruststream_core_file._line_feed import BACKLOG, LineFeed, LineSubscription
 from ruststream_core_file._lines import BROADCAST, Line, parse_line, write_line
 from ruststream_core_file._pipes import LineReader, LineWriter
 from ruststream_core_file._receiving import Receiving
-from ruststream_core_file.config import FileStream, checked, keys_of, window_of
+from ruststream_core_file.config import FileStream, checked, window_of
 from ruststream_core_file.errors import PipeClosed
 
 __all__ = ["StdioBroker", "StdioConnection"]
-
-BACKLOG: Final = 10_000
-"""Messages that one subscription holds unread before standard input is left alone, and that are kept at the start for
-a subscription that does not exist yet."""
 
 FEATURES: Final = Features(
     settles=False,
@@ -121,7 +118,7 @@ class StdioConnection(Connection[FileStream]):
         self._broker = broker
         self._clock = clock
         self._echo = echo
-        self._feeds: list[_LineFeed] = []
+        self._feeds: list[LineFeed] = []
         self._subscriptions: list[Receiving] = []
         self._early: deque[FileDelivery] = deque(maxlen=BACKLOG)
         self._numbers: dict[str, int] = {}
@@ -143,8 +140,8 @@ class StdioConnection(Connection[FileStream]):
         """
         self._check_open()
         source = self._broker.source(source)
-        subscription = _LineSubscription(source.key, FEATURES, window_of(source, demand), watch, self._clock)
-        feed = _LineFeed(source, subscription.wake, self._room, self._feeds.remove)
+        subscription = LineSubscription(source.key, FEATURES, window_of(source, demand), watch, self._clock)
+        feed = LineFeed(source, subscription.wake, self._room, self._feeds.remove)
         feed.ended = self._over
         subscription.begin(feed)
         self._feeds.append(feed)
@@ -244,10 +241,10 @@ class StdioConnection(Connection[FileStream]):
         written.add_done_callback(done)
         return confirmed
 
-    async def drain(self) -> None:
-        """Return when everything is written, or cannot be."""
+    async def drain(self, seconds: float | None = None) -> None:
+        """Return when everything is written or cannot be, or when the time is over."""
         if self._writer is not None:
-            await self._writer.drain()
+            await self._writer.drain(seconds)
 
     async def sender(self, options: PublishOptions | None = None) -> Sender:
         """See `Connection.sender`.
@@ -280,12 +277,8 @@ class StdioConnection(Connection[FileStream]):
         if self._reader is not None:
             await self._reader.aclose()
         if self._writer is not None:
-            try:
-                await asyncio.wait_for(self._writer.drain(), grace)
-            except TimeoutError:
-                pass
-            finally:
-                await self._writer.aclose()
+            await self._writer.drain(grace)
+            await self._writer.aclose()
 
     @property
     def closed(self) -> bool:
@@ -295,83 +288,6 @@ class StdioConnection(Connection[FileStream]):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the stdio connection is closed")
-
-
-class _LineSubscription(Receiving):
-    def begin(self, feed: _LineFeed) -> None:
-        """Receive from there."""
-        self._feed = feed
-        self._tell("receiving")
-
-
-class _LineFeed:
-    """What one subscription has not taken yet."""
-
-    error: BaseException | None = None
-
-    def __init__(
-        self,
-        source: FileStream,
-        news: Callable[[], None],
-        room: Callable[[], None],
-        leave: Callable[[_LineFeed], None],
-    ) -> None:
-        self.ended = False
-        self._keys = keys_of(source)
-        self._messages: list[FileDelivery] = []
-        self._news = news
-        self._room = room
-        self._leave = leave
-        self._left = False
-
-    def wants(self, key: str) -> bool:
-        """Whether the source takes that key."""
-        if self._left:
-            return False
-        if self._keys is None or key == BROADCAST:
-            return True
-        return self._keys(key) if callable(self._keys) else key in self._keys
-
-    def put(self, messages: list[FileDelivery]) -> None:
-        """More."""
-        if messages:
-            self._messages += messages
-            self._news()
-
-    @property
-    def buffered(self) -> int:
-        """See `Feed`."""
-        return len(self._messages)
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more should be read for now."""
-        return len(self._messages) >= BACKLOG
-
-    def pop(self) -> tuple[int, list[FileDelivery]] | None:
-        """See `Feed`."""
-        if not self._messages:
-            return None
-        taken, self._messages = self._messages, []
-        self._room()
-        return 0, taken
-
-    def finish(self) -> None:
-        """Nothing more comes."""
-        self.ended = True
-        self._news()
-
-    def stop(self) -> None:
-        """See `Feed`. Others go on reading."""
-        if not self._left:
-            self._left = True
-            self._leave(self)
-            self._messages = []
-            self._room()
-
-    async def aclose(self) -> None:
-        """See `Feed`."""
-        self.stop()
 
 
 class StdioSender(Sender):
@@ -423,7 +339,7 @@ class StdioSender(Sender):
         """See `Sender.aclose`."""
         if not self._closed:
             self._closed = True
-            await self._connection.drain()
+            await self._connection.drain(grace)
 
 
 def _copy(message: FileDelivery) -> FileDelivery:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ruststream_core.abc import Clock, Demand, Watch
 from ruststream_core.errors import ConfigError, Superseded
@@ -25,6 +25,10 @@ from ruststream_core_file.errors import FileRemoved
 __all__ = ["FileSubscription", "GroupSubscription"]
 
 log = logging.getLogger("ruststream.file")
+
+COMES_BACK: Final = (Retry, Release)
+PAUSE: Final = 0.005
+"""Seconds between two writes of a position."""
 
 
 class FileSubscription(Receiving):
@@ -113,7 +117,7 @@ class GroupSubscription(FileSubscription):
         except BaseException:
             self._cursor.close()
             raise
-        self._watermark: Watermark[Position | FileDelivery | None] = Watermark(None)
+        self._watermark: Watermark[tuple[int, int]] = Watermark((0, 0))
         self._keeping: asyncio.Task[None] | None = None
         self._group: asyncio.Future[None] | None = None
         self._again: deque[GroupDelivery] = deque()
@@ -141,13 +145,14 @@ class GroupSubscription(FileSubscription):
 
     def _adopt(self, part: list[FileDelivery]) -> None:
         super()._adopt(part)
-        opened = self._watermark.open
+        opened, file = self._watermark.open, self._file
         for delivery in part:
-            delivery.mark = opened(delivery)
+            # Not the delivery itself: the two would keep each other alive, out of the collector's sight.
+            delivery.mark = opened((file, delivery.end))
 
     def decide(self, delivery: GroupDelivery, verdict: Verdict) -> asyncio.Future[None] | None:
         """Settle: what is done moves the position, what comes back is handed out again or left for the next reader."""
-        if isinstance(verdict, Retry | Release):
+        if isinstance(verdict, COMES_BACK):
             if not self._stopped:
                 self._again.append(_fresh(delivery))
                 self.wake()
@@ -171,19 +176,21 @@ class GroupSubscription(FileSubscription):
         await asyncio.sleep(0)  # let the turn that began it end
         while (group := self._group) is not None:
             self._group = None
-            position = _place(self._watermark.position)
-            if position is not None:
+            file, offset = self._watermark.position
+            if file:
                 try:
-                    await loop.run_in_executor(None, self._cursor.save, position)
+                    await loop.run_in_executor(None, self._cursor.save, Position(file, offset))
                 except OSError:
                     log.exception("%s: the position cannot be kept, messages will come again", self._cursor.path)
             if not group.done():
                 group.set_result(None)
+            # A write costs as much as some hundred messages: those that are settled meanwhile share the next one.
+            await asyncio.sleep(PAUSE)
         self._keeping = None
 
     def _moved(self, position: Position) -> None:
         self._again.clear()
-        self._watermark.reset(position)
+        self._watermark.reset((position.file, position.offset))
         if position.file:
             self._keep()
 
@@ -195,10 +202,6 @@ class GroupSubscription(FileSubscription):
             await asyncio.wait([task])
         await super().aclose(grace)
         self._cursor.close()
-
-
-def _place(mark: Position | FileDelivery | None) -> Position | None:
-    return Position(mark.file, mark.end) if isinstance(mark, FileDelivery) else mark
 
 
 def _fresh(delivery: GroupDelivery) -> GroupDelivery:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,6 +188,7 @@ async def test_the_stand_in_tells_the_test_when_everything_has_settled() -> None
 
 APPENDER = """
 import sys
+import tracemalloc
 from ruststream_core_file import Rotation, StreamWriter
 writer = StreamWriter(sys.argv[1], beacon_interval=1024, rotation=Rotation(size=int(sys.argv[2])))
 for line in sys.stdin:
@@ -517,3 +520,25 @@ async def test_patterns_choose_keys(tmp_path: Path, key: str) -> None:
         found += [delivery.name for delivery in chunk]
     assert found == ["jobs.a", "jobs.b"] + (["audit"] if key in "*>" else [])
     await subscription.aclose(1)
+
+
+async def test_memory_stays_flat_however_much_a_group_reads(tmp_path: Path) -> None:
+    """Deliveries are out of the garbage collector's sight: what refers to itself would stay for ever."""
+    path = tmp_path / "x.ss"
+    record(path, *range(20_000))
+
+    async def read(group: str) -> None:
+        subscription = await subscribed(path, FileStream("jobs", group=group, replay=True))
+        while chunk := await subscription.receive(64):
+            for delivery in chunk:
+                delivery.settle(ACK)
+        await subscription.aclose(1)
+
+    await read("first")
+    tracemalloc.start()
+    try:
+        await read("second")
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()

@@ -250,29 +250,26 @@ def test_a_service_is_a_stage_of_a_pipeline(tmp_path: Path, service: list[str]) 
     assert payloads == [f'{{"double":{2 * number}}}' for number in range(500)]
 
 
+def running(service: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(service, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
 def test_a_stage_whose_reader_leaves_ends_with_success(tmp_path: Path, service: list[str]) -> None:
-    stage = subprocess.Popen(
-        service, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    )
-    assert stage.stdin is not None
-    assert stage.stdout is not None
-    assert stage.stderr is not None
-    stage.stdin.write(b'{"n": 1}\n')
-    assert b'"double":2' in stage.stdout.readline()
-    stage.stdout.close()
-    stage.stdin.write(b'{"n": 2}\n')
-    assert stage.wait(30) == 0, stage.stderr.read()
-    stage.stdin.close()
-    stage.stderr.close()
+    with running(service, tmp_path) as stage:
+        assert stage.stdin is not None
+        assert stage.stdout is not None
+        stage.stdin.write(b'{"n": 1}\n')
+        assert b'"double":2' in stage.stdout.readline()
+        stage.stdout.close()
+        stage.stdin.write(b'{"n": 2}\n')
+        assert stage.wait(30) == 0
 
 
 def test_a_stage_that_waits_for_input_ends_on_a_signal(tmp_path: Path, service: list[str]) -> None:
-    stage = subprocess.Popen(service, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    assert stage.stdin is not None
-    assert stage.stdout is not None
-    stage.stdin.write(b'{"n": 1}\n')
-    assert stage.stdout.readline()
-    stage.send_signal(signal.SIGTERM)
-    assert stage.wait(30) == 0
-    stage.stdin.close()
-    stage.stdout.close()
+    with running(service, tmp_path) as stage:
+        assert stage.stdin is not None
+        assert stage.stdout is not None
+        stage.stdin.write(b'{"n": 1}\n')
+        assert stage.stdout.readline()
+        stage.send_signal(signal.SIGTERM)
+        assert stage.wait(30) == 0

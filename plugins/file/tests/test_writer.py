@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -308,6 +309,81 @@ def test_rotation_by_size_keeps_every_message_and_every_sequence(tmp_path: Path)
     writer = StreamWriter(path, rotation=rotation)
     assert writer.append("seldom-0", b"") == 2
     writer.close()
+
+
+@pytest.mark.parametrize("step", ["sequences", "header", "link", "replace"])
+def test_a_rotation_that_fails_leaves_the_file_as_it_was(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is confirmed afterwards must stand where readers find it, not in the file that never got its name."""
+    path = tmp_path / "x.ss"
+    writer = StreamWriter(path, beacon_interval=1024, rotation=Rotation(size=2048))
+    written = []
+
+    def put(number: int) -> None:
+        writer.append("orders", b"%d" % number * 100)
+        writer.flush()
+        written.append(b"%d" % number * 100)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    real = os.pwrite
+    fakes: dict[str, tuple[object, str, object]] = {
+        "sequences": (os, "write", full),
+        "header": (os, "pwrite", lambda fd, data, at: full() if at == 0 else real(fd, data, at)),
+        "link": (os, "link", full),
+        "replace": (Path, "replace", full),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(*fakes[step])
+        for number in range(30):
+            with contextlib.suppress(OSError):
+                put(number)
+    assert len(written) < 30
+    before = len(written)
+    assert payloads(path) == written
+    for number in range(30, 50):
+        put(number)
+    writer.close()
+    assert len(written) == before + 20
+    assert payloads(path) == written
+    assert [r.sequence for r in read_stream(path)] == list(range(1, len(written) + 1))
+    assert all(check_file(file).good for file in (path, *tmp_path.glob("x.ss.0*")))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_waits_when_a_rotation_fails_still_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotation writes what was taken before; where the disk is full, the next flush has to say so, not to succeed."""
+    path = tmp_path / "x.ss"
+    writer = StreamWriter(path, rotation=Rotation(size=400))
+    writer.append("orders", bytes(200))
+    real = os.pwrite
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        writer.append("orders", bytes(201))
+    with pytest.raises(OSError, match="No space"):
+        writer.flush()
+    monkeypatch.setattr(os, "pwrite", real)
+    assert writer.append("orders", bytes(202)) == 1
+    writer.close()
+    assert payloads(path) == [bytes(202)]
+
+
+def test_a_file_is_on_the_device_before_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards nobody would sync it: what stands in it and was not confirmed yet is confirmed by a later sync."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    path = tmp_path / "x.ss"
+    writer = StreamWriter(path, rotation=Rotation(size=400), sync_rotated=True)
+    writer.append("orders", bytes(200))
+    writer.append("orders", bytes(201))
+    writer.close()
+    assert (tmp_path / "x.ss.000001").stat().st_ino in synced
 
 
 def test_rotation_by_age_and_the_number_of_files_that_are_kept(tmp_path: Path) -> None:

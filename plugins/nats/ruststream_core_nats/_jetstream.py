@@ -160,6 +160,8 @@ class JetStreamSubscription(NATSSubscription):
         self._start: int | None = None
         """Where the next consumer begins, if this one has to be made again."""
         self._remaking = False
+        self._early: list[StreamDelivery] = []
+        """Came while a consumer was being made: one that pushes sends before its creation is answered."""
 
     # ------------------------------------------------------------------------------------------- for subclasses
 
@@ -211,6 +213,8 @@ class JetStreamSubscription(NATSSubscription):
         """A repetition, the first message of a consumer, or one of a consumer that is gone; whether to hand it out."""
         found = AckAddress.parse(delivery.address)
         if found is None or found.consumer != self.consumer.name:
+            if self._remaking:
+                self._early.append(delivery)
             return False
         if found.delivered == 1:
             # The five numbers are the end of either form, an account's token may follow them in one.
@@ -448,6 +452,11 @@ class JetStreamSubscription(NATSSubscription):
         self.consumer = await self._link.manager.create(self.source, self.consumer.stream, self._config(self._start))
         self._owed.clear()
         self._remaking = False
+        early, self._early = self._early, []
+        for one in early:
+            found = AckAddress.parse(one.address)
+            if found is not None and found.consumer == self.consumer.name:
+                self._arrived(one.subject, one.address, one.payload, one.block)
 
     def _config(self, start: int | None) -> dict[str, object]:
         return wanted_config(self.source, start=start)

@@ -109,13 +109,8 @@ class Database:
             if not session.broken:
                 return session
             background(_quietly(session), "sql:close")
-        try:
-            return await shielded(self._open(), self.release)
-        except asyncio.CancelledError:
-            raise  # the opening goes on and releases what it gets
-        except BaseException:
-            self._gone()
-            raise
+        # Where the caller is cancelled, the opening goes on and what it gets is released.
+        return await shielded(self._open(), self.release)
 
     async def _turn(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -130,9 +125,10 @@ class Database:
     async def _open(self) -> Session:
         try:
             return await self.opener.open()
-        except (ConfigError, ConnectError):
-            raise
-        except Exception as exc:
+        except BaseException as exc:
+            self._gone()
+            if isinstance(exc, ConfigError | ConnectError) or not isinstance(exc, Exception):
+                raise
             if is_passing(exc):
                 raise to_connect_error(exc, self.opener.where) from exc
             raise ConfigError(f"{self.opener.where}: {exc}") from exc

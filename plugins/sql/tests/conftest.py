@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import asyncmy
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import msgspec
 import pytest
 import pytest_asyncio
@@ -158,7 +158,8 @@ class Database:
         try:
             cursor = connection.cursor()
             await cursor.execute(sql)
-            return list(cursor._rows or ())
+            rows: Any = getattr(cursor, "_rows", None)
+            return list(rows or ())
         finally:
             await connection.ensure_closed()
 
@@ -170,7 +171,7 @@ class Database:
     async def connect(self, **settings: Any) -> Any:
         """A connection that is closed at the end of the test."""
         broker = SqlBroker(self.url, **{"pool_size": 40, **settings})
-        connection = await broker.connect()
+        connection: Any = await broker.connect()
         connection.broker = broker
         self.closing.append(connection)
         return connection
@@ -318,7 +319,8 @@ async def cancelled_at(work: Any, step: int) -> tuple[bool, Any]:
     async def run() -> Any:
         return await cut
 
-    (result,) = await asyncio.gather(asyncio.ensure_future(run()), return_exceptions=True)
+    results: list[Any] = list(await asyncio.gather(asyncio.ensure_future(run()), return_exceptions=True))
+    result = results[0]
     if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
         raise result
     return cut.reached, None if isinstance(result, BaseException) else result

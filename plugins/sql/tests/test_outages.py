@@ -174,3 +174,52 @@ async def test_listening_wakes_another_process_also_after_its_connection_was_los
         await subscription.aclose(5)
         await receiving.aclose(5)
         await sending.aclose(5)
+
+
+async def test_a_storm_of_cancellations_costs_no_session(db: Any, cancelled_at: Any) -> None:
+    """Wrong: a session or a place in the pool is lost with each borrower that is cancelled, until all wait for ever."""
+    database = (await db.connect(pool_size=2)).database
+
+    async def borrow() -> None:
+        async with database.session() as session:
+            await session.begin()
+            await session.fetch("SELECT 1")
+            await session.commit()
+
+    for step in range(60):
+        reached, _ = await cancelled_at(borrow(), step)
+        if not reached:
+            break
+    async with asyncio.timeout(10):
+        both = [await database.acquire() for _ in range(2)]
+        assert [len(await session.fetch("SELECT 1")) for session in both] == [1, 1]
+        assert not any(session.in_transaction for session in both)
+        for session in both:
+            database.release(session)
+
+
+async def test_cancelling_a_publish_or_a_commit_anywhere_leaves_it_whole(
+    db: Any, take: Any, settled: Any, cancelled_at: Any
+) -> None:
+    """Wrong: half a transaction, a row that is held by nobody, or a session that is of no use afterwards."""
+    row_type = await db.table()
+    notes = await db.table()
+    connection = await db.connect(routes={"emails": row_type, "notes": notes}, pool_size=8)
+    sender = await connection.sender()
+    subscription = await db.subscribe(connection, row_type)
+    for step in range(60):
+        await sender.send(Outgoing(b"x", "emails"))
+        (delivery,) = await take(subscription, 1)
+        unit = await subscription.begin([delivery])
+        unit.send(Outgoing(b"note", "notes"))
+        reached, _ = await cancelled_at(unit.commit([(delivery, ACK)]), step)
+        await unit.rollback()  # waits for a commit that is under way, and is nothing after it
+        assert len(await db.rows(notes)) == step + 1
+        assert await db.rows(row_type) == []
+        reached_send, _ = await cancelled_at(sender.send_many([Outgoing(b"late", "emails")]), step)
+        await sender.flush()
+        (late,) = await take(subscription, 1)
+        await settled(late.settle(ACK))
+        if not reached and not reached_send:
+            break
+    assert subscription.statistics().unsettled == 0

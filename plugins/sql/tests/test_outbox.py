@@ -177,7 +177,7 @@ async def test_a_record_in_the_callers_transaction_lives_and_dies_with_it(db: An
 
 async def _driver(db: Any) -> Any:
     if db.name == "postgresql":
-        import asyncpg
+        import asyncpg  # type: ignore[import-untyped]
 
         connection = await asyncpg.connect(db.url)
         return connection, lambda: connection.execute("BEGIN"), connection.execute, connection.close
@@ -294,7 +294,8 @@ async def test_an_inbox_makes_a_handler_take_effect_once(db: Any) -> None:
     assert await once(message) is Ack
     assert isinstance(await once(message), Skip)
     assert await db.run(f"SELECT count(*) FROM {notes}") == [(1,)]
-    together = await asyncio.gather(*(once(Incoming("orders", {"message-id": "m-2"})) for _ in range(3)))
+    again: Any = Incoming("orders", {"message-id": "m-2"})
+    together = await asyncio.gather(*(once(again) for _ in range(3)))
     assert sorted(type(result).__name__ for result in together) == ["NoneType", "Skip", "Skip"]
     assert await db.run(f"SELECT count(*) FROM {notes}") == [(2,)]
     await seen.aclose()

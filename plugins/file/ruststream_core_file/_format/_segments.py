@@ -84,7 +84,8 @@ def replace(target: Path, content: bytes, *, sync: bool = True) -> None:
     draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, content)
+        while content:  # a device that is nearly full takes a part, and refuses only the rest
+            content = content[os.write(fd, content) :]
         if sync:
             os.fsync(fd)
     finally:

@@ -59,6 +59,7 @@ class StreamWriter:
             when the last one is `fsync_interval` seconds ago, and at the end.
         size_limit: most bytes of the file.
         rotation: when to begin a new file.
+        sync_rotated: fsync a file before the next one begins, for who does all other syncs on a thread.
         clock: the time in milliseconds, for headers and messages that bring none.
 
     Raises:
@@ -78,6 +79,7 @@ class StreamWriter:
         fsync_interval: float = 1.0,
         size_limit: int = SIZE_LIMIT,
         rotation: Rotation = NO_ROTATION,
+        sync_rotated: bool = False,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.path = Path(os.path.realpath(path))
@@ -87,6 +89,7 @@ class StreamWriter:
         self._fsync_every = fsync_interval
         self._limit = size_limit
         self._rotation = rotation
+        self._sync_rotated = sync_rotated or fsync != "never"
         self._clock = clock
         self._synced = time.monotonic()
         self._unsynced = False
@@ -202,32 +205,40 @@ class StreamWriter:
         Raises:
             OSError: nothing of it is in the file, and its sequences are given again.
         """
-        buffer, self._buffer = self._buffer, bytearray()
-        if buffer:
-            try:
-                self._write(buffer)
-            except OSError:
-                self._undo()
-                raise
-            self._flushed += len(buffer)
-            self._unsynced = True
+        try:
+            self._write()
+        except OSError:
+            self._undo()
+            raise
         due = self._fsync == "each" or (
             self._fsync == "interval" and time.monotonic() - self._synced >= self._fsync_every
         )
         if due and self._unsynced:
             self.sync()
 
-    def _write(self, buffer: bytearray) -> None:
-        view = memoryview(buffer)
+    def _write(self) -> None:
+        """Write what was appended. Where that fails, what was written of it is cut off, and all of it still waits."""
+        if not self._buffer:
+            return
+        view = memoryview(self._buffer)
         at = self._flushed
-        while view:
-            written = os.pwrite(self._fd, view, at)
-            view = view[written:]
-            at += written
+        try:
+            while view:
+                written = os.pwrite(self._fd, view, at)
+                view = view[written:]
+                at += written
+        except OSError:
+            os.ftruncate(self._fd, self._flushed)
+            raise
+        finally:
+            view.release()  # the traceback would keep it, and the buffer could not grow
+        self._buffer = bytearray()
+        self._flushed = at
+        self._unsynced = True
 
     def _undo(self) -> None:
-        """After a write that failed half way: cut it off and go on behind the last whole message."""
-        os.ftruncate(self._fd, self._flushed)
+        """After a write that failed: forget what waited and go on behind the last whole message."""
+        self._buffer = bytearray()
         if self._flushed:
             self._enter()
 
@@ -251,20 +262,32 @@ class StreamWriter:
         """Move the file aside and begin a new one. Sequences go on.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written; the file goes on as it was, and what was appended still waits.
         """
-        self.flush()
+        self._write()
+        if self._sync_rotated and self._unsynced:
+            self.sync()
         older = self._numbering.all()
         save_sequences(self.path, older)
         draft = self.path.with_name(f".{self.path.name}.next")
         draft.unlink(missing_ok=True)
-        former, before = self._fd, self.header.created_at
+        former = self._fd, self.header, self._composer, self._numbering, self._continues, self._flushed
+        archive = None
         self._fd = open_locked(draft, create=True)
-        self._create(older, after=before)
-        # A link first: at no moment is there no file under the name.
-        os.link(self.path, next_archive(self.path))
-        draft.replace(self.path)
-        os.close(former)
+        try:
+            self._create(older, after=self.header.created_at)
+            # A link first: at no moment is there no file under the name.
+            os.link(self.path, aside := next_archive(self.path))
+            archive = aside
+            draft.replace(self.path)
+        except BaseException:
+            os.close(self._fd)
+            self._fd, self.header, self._composer, self._numbering, self._continues, self._flushed = former
+            for path in (draft, archive):
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            raise
+        os.close(former[0])
         if self._rotation.keep is not None:
             for path in archives(self.path)[: -self._rotation.keep or None]:
                 path.unlink()

@@ -1,4 +1,7 @@
-"""What handlers did, written where no crash of theirs reaches it: one line for each message, in a file."""
+"""What handlers did, written where no crash of theirs reaches it: one line for each message, in a file.
+
+Imports nothing of the project: services under test that are processes of their own take it along.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ class Ledger:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._read = 0
         self._entries: list[Entry] = []
+        self._started: list[Entry] = []
 
     def close(self) -> None:
         """Let go of the file."""
@@ -48,8 +52,18 @@ class Ledger:
         self._read += len(whole)
         for line in whole.splitlines():
             number, attempt, pid, at = line.split()
-            self._entries.append(Entry(int(number), int(attempt), int(pid), float(at)))
+            entry = Entry(int(number), int(attempt), int(pid), float(at))
+            (self._entries if entry.number else self._started).append(entry)
         return self._entries
+
+    def begin(self) -> None:
+        """Note that this process is ready to handle messages."""
+        self.write(0, 0)
+
+    def processes(self, since: float = 0.0) -> list[int]:
+        """The processes that became ready after a moment."""
+        self.entries()
+        return [entry.pid for entry in self._started if entry.at >= since]
 
     def handled(self) -> set[int]:
         """The numbers that occur."""

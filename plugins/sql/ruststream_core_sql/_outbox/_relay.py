@@ -41,7 +41,7 @@ PURGED: Final = 1000
 class Publishes(Protocol):
     """What a relay sends with: a `Running`, or any of its publishers."""
 
-    async def publish(self, value: Any, *, to: Any = ..., headers: Any = ..., key: Any = ...) -> Any:
+    async def publish(self, value: Any, *, to: Any, headers: Any, key: Any) -> Any:
         """Return when the broker has confirmed."""
 
 
