@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +15,7 @@ from ruststream_core.abc import Broker, Clock
 from ruststream_core.codecs import resolve_codec
 from ruststream_core.dispatch import Outlet, Probe, Wiring, plan_routes
 from ruststream_core.errors import ConfigError
-from ruststream_core.lifecycle import DrainReport, Health, Runtime, require
+from ruststream_core.lifecycle import DrainReport, Health, Runtime, leave, require
 from ruststream_core.params import Publisher
 from ruststream_core.routing import Defaults, Router
 from ruststream_core.wire import Outgoing
@@ -269,9 +270,19 @@ class App(Router):
             return 1
         return 3 if report.late else 0
 
-    def run(self, *, brokers: Mapping[str, BrokerLike] | None = None, signals: bool = True) -> int:
+    def run(
+        self,
+        *,
+        brokers: Mapping[str, BrokerLike] | None = None,
+        signals: bool = True,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> int:
         """`serve` in a new event loop; returns its exit code."""
-        return asyncio.run(self.serve(brokers=brokers, signals=signals))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            try:
+                return runner.run(self.serve(brokers=brokers, signals=signals))
+            finally:
+                leave(runner.get_loop())
 
 
 class _Signals:
@@ -281,6 +292,7 @@ class _Signals:
         self._runtime = runtime
         self._enabled = enabled and threading.current_thread() is threading.main_thread()
         self._former: dict[int, Any] = {}
+        self._wake: tuple[socket.socket, socket.socket] | None = None
         self.starting: asyncio.Future[None] | None = None
         self.count = 0
         self.last = 0
@@ -290,11 +302,37 @@ class _Signals:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM) if self._enabled else ():
             self._former[number] = signal.signal(number, lambda n, _: loop.call_soon_threadsafe(self._take, n))
+        if self._former:
+            self._wake_by_signals(loop)
         return self
+
+    def _wake_by_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a signal end the loop's waiting.
+
+        The system gives it to any thread. Where that is not the loop's own, nothing interrupts the waiting, and the
+        handler, which runs on the main thread only, would come with the next event, or never.
+        """
+        if (former := signal.set_wakeup_fd(-1)) != -1:
+            # The loop has one already: uvloop always, asyncio where the service has given it handlers.
+            signal.set_wakeup_fd(former, warn_on_full_buffer=False)
+            return
+        self._wake = heard, said = socket.socketpair()
+        heard.settimeout(0)
+        said.settimeout(0)
+        signal.set_wakeup_fd(said.fileno(), warn_on_full_buffer=False)
+        loop.add_reader(heard, heard.recv, 4096)
 
     def __exit__(self, *_: object) -> None:
         for number, former in self._former.items():
             signal.signal(number, former if former is not None else signal.SIG_DFL)
+        if self._wake is None:
+            return
+        heard, said = self._wake
+        if (present := signal.set_wakeup_fd(-1)) != said.fileno():
+            signal.set_wakeup_fd(present, warn_on_full_buffer=False)  # somebody set another meanwhile
+        asyncio.get_running_loop().remove_reader(heard)
+        heard.close()
+        said.close()
 
     def _take(self, number: int) -> None:
         self.count += 1

@@ -25,7 +25,7 @@ from ruststream_core.middleware import Middleware
 from ruststream_core.settlement import FailFast
 from ruststream_core.wire import Outgoing
 
-__all__ = ["DrainReport", "Health", "Runtime", "ThreadPool", "require"]
+__all__ = ["DrainReport", "Health", "Runtime", "ThreadPool", "leave", "require"]
 
 log = logging.getLogger("ruststream")
 
@@ -431,3 +431,15 @@ def require(problems: Sequence[str]) -> None:
     """
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def leave(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is left on a loop. A task that ignores its cancellation is abandoned: the runner would wait for ever."""
+    if left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=CLEANUP))
+    for task in left:
+        if not task.done():
+            log.error("%s ignores its cancellation; abandoned", task.get_name())
+            asyncio.tasks._unregister_task(task)  # noqa: SLF001  documented, and what the runner looks at

@@ -7,9 +7,10 @@ import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import islice
 from typing import Final
 
-from ruststream_core.errors import ConfigError, RustStreamError
+from ruststream_core.errors import ConfigError, PublishError, RustStreamError
 
 __all__ = ["main"]
 
@@ -66,6 +67,9 @@ def _guarded(command: str, options: argparse.Namespace) -> int:
 def _complain(error: Exception, code: int) -> int:
     for line in str(error).splitlines() or [repr(error)]:
         print(f"error: {line}", file=sys.stderr)
+    causes = error.failed.values() if isinstance(error, PublishError) else ()
+    for cause in islice(dict.fromkeys(map(str, causes)), 3):
+        print(f"  {cause}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()):
         print(f"  note: {note}", file=sys.stderr)
     return code

@@ -9,6 +9,7 @@ from itertools import islice
 
 from ruststream_core.cli._progress import Progress
 from ruststream_core.cli._traffic import connected, header_pairs, stdin_lines
+from ruststream_core.errors import ConfigError
 from ruststream_core.wire import Outgoing
 
 __all__ = ["arguments", "execute"]
@@ -28,6 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
+    if options.lines and options.payload not in (None, "-"):
+        raise ConfigError(f"a payload, {options.payload!r}, and --lines: one of them is expected")
     return asyncio.run(_publish(options))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ruststream_core.abc import Sender, Subscription
 from ruststream_core.cli._progress import Progress
-from ruststream_core.cli._traffic import connected, ready_source, subscribed
+from ruststream_core.cli._traffic import connected, count, file_url, ready_source, subscribed
 from ruststream_core.settlement import ACK
 from ruststream_core.wire import Outgoing
 
@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", help="the broker")
     parser.add_argument("name", help="subject, topic or queue; wildcards where the broker has them")
     parser.add_argument("file", help="the stream file; an existing one is continued")
-    parser.add_argument("-n", "--count", type=int, metavar="N", help="end after N messages, else by a signal")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after N messages, else by a signal")
     parser.add_argument("--key", metavar="KEY", help="one stream key for all; else each message's own name")
     parser.add_argument("--take", action="store_true", help="acknowledge: takes the messages away from consumers")
 
@@ -33,7 +33,7 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _record(options: argparse.Namespace) -> int:
     progress = Progress("messages", options.count)
-    async with connected(options.url) as (broker, connection), connected(f"file:{options.file}") as (_, file):
+    async with connected(options.url) as (broker, connection), connected(file_url(options.file)) as (_, file):
         source = ready_source(broker, options.name, take=options.take)
         sender = await file.sender()
         try:

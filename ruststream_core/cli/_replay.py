@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ruststream_core.abc import Demand, Sender
+from ruststream_core.abc import Sender
 from ruststream_core.cli._progress import Progress
-from ruststream_core.cli._traffic import LoggingWatch, connected
+from ruststream_core.cli._traffic import connected, file_url, subscribed
 from ruststream_core.errors import ConfigError
 from ruststream_core.settlement import ACK
 from ruststream_core.wire import Delivery, Outgoing
@@ -29,6 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
+    if not Path(options.file).exists():
+        raise ConfigError(f"{options.file} is not there")
     return asyncio.run(_replay(options, pace(options.pace)))
 
 
@@ -51,18 +54,16 @@ def pace(text: str) -> float | None:
 
 async def _replay(options: argparse.Namespace, factor: float | None) -> int:
     progress = Progress("messages")
-    async with connected(f"file:{options.file}?replay=true") as (broker, file), connected(options.url) as (_, target):
-        source = broker.source(options.key or "*")
-        subscription = await file.subscribe(source, Demand(), LoggingWatch())
+    url = f"{file_url(options.file)}?replay=true"
+    async with connected(url) as (broker, file), connected(options.url) as (_, target):
         sender = await target.sender()
         clock = _Pacer(factor)
         try:
-            while chunk := await subscription.receive(256):
-                await _send(sender, chunk, options.to, clock)
-                progress.add(len(chunk))
+            async with subscribed(file, broker.source(options.key or "*")) as subscription:
+                while chunk := await subscription.receive(256):
+                    await _send(sender, chunk, options.to, clock)
+                    progress.add(len(chunk))
         finally:
-            subscription.stop()
-            await subscription.aclose(5)
             await sender.aclose(5)
     progress.finish()
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import signal
 import subprocess
@@ -59,8 +58,7 @@ def _run_one(app: App, options: argparse.Namespace) -> int:
         import uvloop  # noqa: PLC0415  only when asked for
     except ImportError as exc:
         raise ConfigError('--loop uvloop needs it: pip install "ruststream-core[uvloop]"') from exc
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(app.serve(brokers=brokers))
+    return app.run(brokers=brokers, loop_factory=uvloop.new_event_loop)
 
 
 def _command(options: argparse.Namespace) -> list[str]:

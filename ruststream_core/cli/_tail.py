@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from ruststream_core.cli._traffic import connected, ready_source, show, subscribed
+from ruststream_core.cli._traffic import connected, count, ready_source, show, subscribed
 from ruststream_core.settlement import ACK
 
 __all__ = ["arguments", "execute"]
@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("url", help="the broker")
     parser.add_argument("name", help="subject, topic, queue or stream key; wildcards where the broker has them")
-    parser.add_argument("-n", "--count", type=int, metavar="N", help="end after N messages")
+    parser.add_argument("-n", "--count", type=count, metavar="N", help="end after N messages")
     parser.add_argument("--take", action="store_true", help="acknowledge: takes the messages away from consumers")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 from ruststream_core.abc import Broker, Connection, Demand, Source, State, Subscription
 from ruststream_core.errors import ConfigError, SettleError
@@ -14,17 +16,30 @@ from ruststream_core.plugins import broker_from_url
 from ruststream_core.settlement import Verdict
 from ruststream_core.wire import Delivery, Headers
 
-__all__ = ["LoggingWatch", "connected", "header_pairs", "ready_source", "show", "stdin_lines", "subscribed"]
+__all__ = [
+    "LoggingWatch",
+    "connected",
+    "count",
+    "file_url",
+    "header_pairs",
+    "ready_source",
+    "show",
+    "stdin_lines",
+    "subscribed",
+]
 
 log = logging.getLogger("ruststream")
 
 
 class LoggingWatch:
-    """Says what a subscription goes through."""
+    """Says what a subscription goes through, until we close it ourselves."""
+
+    closing = False
 
     def lost(self, delivery: Delivery, error: SettleError, verdict: Verdict | None) -> None:
         """See `Watch.lost`."""
-        log.warning("lost a message of %r: %s", delivery.name, error)
+        if not self.closing:
+            log.warning("lost a message of %r: %s", delivery.name, error)
 
     def state(self, state: State, cause: BaseException | None) -> None:
         """See `Watch.state`."""
@@ -57,12 +72,27 @@ def ready_source(broker: Broker[Any], name: str, *, take: bool) -> Source:
 @asynccontextmanager
 async def subscribed(connection: Connection[Any], source: Source) -> AsyncGenerator[Subscription]:
     """A subscription for one reader, stopped and closed at the end."""
-    subscription = await connection.subscribe(source, Demand(batch=1), LoggingWatch())
+    watch = LoggingWatch()
+    subscription = await connection.subscribe(source, Demand(batch=1), watch)
     try:
         yield subscription
     finally:
+        watch.closing = True
         subscription.stop()
         await subscription.aclose(5)
+
+
+def count(text: str) -> int:
+    """A number of messages as given on the command line."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text}: 0 or more is expected")
+    return number
+
+
+def file_url(path: str) -> str:
+    """The URL of a file, whatever characters its name has."""
+    return f"file:{quote(path)}"
 
 
 def header_pairs(pairs: Sequence[str]) -> Headers:

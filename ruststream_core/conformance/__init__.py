@@ -28,7 +28,8 @@ from ruststream_core.conformance import (  # noqa: F401  isort: skip
     _sending,
     _moving,
 )
-from ruststream_core.conformance._check import Check, Report, Result, check_transport, registered
+from ruststream_core.conformance._check import Check, Report, Result, check_transport
+from ruststream_core.conformance._check import registered as _registered
 from ruststream_core.conformance._lab import CheckFailed
 from ruststream_core.conformance._target import Target
 
@@ -38,6 +39,6 @@ __all__ = ["Check", "CheckFailed", "Report", "Result", "Target", "check_transpor
 def checks(target: Target | None = None) -> list[Check]:
     """The checks, in order; with a target, those that apply to it."""
     if target is None:
-        return list(registered())
+        return list(_registered())
     features = target.declared()
-    return [check for check in registered() if check.skip(target, features) is None]
+    return [check for check in _registered() if check.skip(target, features) is None]

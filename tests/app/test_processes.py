@@ -63,6 +63,13 @@ async def stuck(job: Job) -> None:
         say("cancelled")
 
 
+async def deaf(job: Job) -> None:
+    say(f"start {job.id}")
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
 def blocked(job: Job) -> None:
     say(f"start {job.id}")
     threading.Event().wait()
@@ -196,6 +203,17 @@ def test_a_thread_that_never_ends_does_not_hold_up_the_exit(script: Path) -> Non
     assert table["received"] == table["released"]
 
 
+def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_exit(script: Path) -> None:
+    with service(script, handler="deaf", drain=0.05, cleanup=0.05, workers="many") as s:
+        s.until("start", 20)
+        s.process.send_signal(signal.SIGTERM)
+        code, logged = s.end()
+    assert code == 3
+    table = counts(logged)
+    assert table["received"] == table["released"]
+    assert "destroyed" not in logged
+
+
 @pytest.mark.parametrize(("handler", "code"), [("exits", 7), ("fails_fast", 1)])
 def test_handlers_that_end_the_process_choose_its_exit_code(handler: str, code: int, script: Path) -> None:
     with service(script, handler=handler) as s:
@@ -204,3 +222,30 @@ def test_handlers_that_end_the_process_choose_its_exit_code(handler: str, code: 
     table = counts(logged)
     assert table["received"] == table["released"] + table["acked"]
     assert table["acked"] == 0
+
+
+SIGNALLED_THREAD = """
+import os, signal, threading, time
+from ruststream_core import App
+
+app = App("quiet", broker="memory:")
+
+@app.subscriber("nothing")
+async def nothing(body: bytes) -> None: ...
+
+def signalled() -> None:
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(20)
+    os._exit(9)
+
+threading.Thread(target=signalled, daemon=True).start()
+raise SystemExit(app.run())
+"""
+
+
+def test_a_signal_that_another_thread_receives_wakes_the_loop() -> None:
+    """The system gives a signal to any thread; a loop that waits must not sleep on until something else happens."""
+    done = subprocess.run([sys.executable, "-c", SIGNALLED_THREAD], check=False, timeout=60)
+    assert done.returncode == 0

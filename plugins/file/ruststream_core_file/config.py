@@ -14,7 +14,7 @@ from ruststream_core.wire import Template
 from ruststream_core_file._format import AfterTime, FromSequence, Fsync, Position, Rotation, Start
 from ruststream_core_file._format._layout import DEFAULT_INTERVAL, SIZE_LIMIT, key_error
 
-__all__ = ["FileOptions", "FileSettings", "FileStream"]
+__all__ = ["FileOptions", "FileSettings", "FileStream", "check_start", "checked", "features_of", "keys_of", "window_of"]
 
 WINDOW: Final = 1024
 """Most deliveries out where nobody says otherwise."""

@@ -23,7 +23,7 @@ from ruststream_core_nats._pull import OrderedSubscription, PullSubscription, or
 from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._replies import Answered, Replies, Reply
 from ruststream_core_nats._settings import Settings
-from ruststream_core_nats._wire import PublicWire, Wire, new_client, open_wire
+from ruststream_core_nats._wire import PublicWire, Wire, abort, new_client, open_wire
 from ruststream_core_nats.config import CoreSubject, JetStream, JetStreamPublish, NATSSource, checked, nanoseconds
 from ruststream_core_nats.errors import JetStreamError, describe
 
@@ -51,6 +51,7 @@ class NATSConnection(Connection[NATSSource]):
         self._clock = clock
         self._subscriptions: list[NATSSubscription] = []
         self._waits: Iterator[float] = backoff()
+        self._client: Client | None = None
         self._cause: BaseException | None = None
         self._closing = False
         self._ended: RustStreamError | None = None
@@ -73,6 +74,7 @@ class NATSConnection(Connection[NATSSource]):
         """
         self = cls(settings, LoopClock())
         client, fast = new_client(internals=settings.internals)
+        self._client = client
         try:
             await client.connect(**self._options())
             self._patience(client)
@@ -134,6 +136,8 @@ class NATSConnection(Connection[NATSSource]):
 
     def _next_server(self, servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
         """Which server to try, and after how many seconds: the one that failed least, waits that grow."""
+        if self._client is not None:
+            abort(self._client)
         return min(servers, key=lambda server: server.reconnects), next(self._waits)
 
     # ------------------------------------------------------------------------------------- what the client tells

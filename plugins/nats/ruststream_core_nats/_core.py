@@ -214,6 +214,7 @@ class CoreSubscription(NATSSubscription):
     async def open(self, wire: Wire, subject: str) -> None:
         """Listen. Raises ConnectError or Closed."""
         self.subjects = frozenset({subject.lower()})
+        self._wire = wire
         self._listener = await wire.listen(subject, self.source.queue_group or "", self._take)
         self._tell("receiving")
 
@@ -240,12 +241,24 @@ class CoreSubscription(NATSSubscription):
         return await self._collect(room or 1, linger)
 
     def stop(self) -> None:
-        """See `Subscription.stop`. What waits in this process is discarded."""
+        """See `Subscription.stop`. What waits in this process is discarded, and what is on its way."""
         super().stop()
         if self._listener is not None:
-            self._listener.close()
+            self._listener.silence()
 
     async def aclose(self, grace: float) -> None:
         """See `Subscription.aclose`."""
         self.stop()
+        if self._listener is not None:
+            await self._await_last(max(grace, 0.1))
+            self._listener.close()
         self._discarded += len(self._inbox.clear())
+
+    async def _await_last(self, grace: float) -> None:
+        """Return when what the server had sent is here, and so in the books. It sends no more after that."""
+        if not self._wire.connected:
+            return
+        try:
+            await self._wire.flush(grace)
+        except RustStreamError as exc:
+            log.debug("%r: what was on its way is not counted: %s", self.source.name, exc)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-__all__ = ["FastWire", "Listener", "PublicWire", "Wire", "open_wire"]
+__all__ = ["FastWire", "Listener", "PublicWire", "Wire", "abort", "new_client", "open_wire"]
 
 log = logging.getLogger("ruststream.nats")
 
@@ -147,8 +147,9 @@ class Wire(ABC):
     @abstractmethod
     async def _flush(self) -> None: ...
 
-    def abort(self) -> None:  # noqa: B027  what the public interface cannot do is left undone
+    def abort(self) -> None:
         """Drop the socket at once, so that closing waits for nothing."""
+        abort(self.client)
 
     async def aclose(self) -> None:
         """Close the client."""
@@ -259,10 +260,6 @@ class FastWire(Wire):
             await written
         await self.client.flush()
 
-    def abort(self) -> None:
-        """See `Wire.abort`."""
-        _abort(self._inner)
-
 
 class _FastListener(Listener):
     def __init__(self, silence: Callable[[], object], forget: Callable[[], object]) -> None:
@@ -277,8 +274,12 @@ class _FastListener(Listener):
         self._forget()
 
 
-def _abort(client: Any) -> None:
-    """A stream with unwritten bytes waits for them when it is closed: for ever, where the peer is gone."""
+def abort(client: Any) -> None:
+    """Drop a client's socket, if it has one where it is expected; else nothing.
+
+    A stream with unwritten bytes waits for them when it is closed: for ever, where the peer is gone. And the socket
+    of an attempt that failed after it was connected is never closed by the client, only collected some time later.
+    """
     writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
     if writer is not None:
         writer.transport.abort()
@@ -504,7 +505,7 @@ def _impatient(client: Any) -> Client:
 
     async def process_op_err(error: Exception) -> None:
         if client.is_connected:
-            _abort(client)
+            abort(client)
         await process(error)
 
     client._process_op_err = process_op_err

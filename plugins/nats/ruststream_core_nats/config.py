@@ -22,6 +22,7 @@ __all__ = [
     "NATSSource",
     "checked",
     "features_of",
+    "nanoseconds",
 ]
 
 DeliverPolicy = Literal["all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"]

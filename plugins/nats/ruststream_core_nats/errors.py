@@ -9,7 +9,7 @@ from ruststream_core.errors import Closed, ConfigError, ConnectError, PublishErr
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JetStreamError", "as_connect_error", "as_publish_error"]
+__all__ = ["JetStreamError", "as_connect_error", "as_publish_error", "describe"]
 
 
 class JetStreamError(RustStreamError):

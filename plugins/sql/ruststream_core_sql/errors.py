@@ -7,7 +7,16 @@ from typing import Any, Final
 
 from ruststream_core.errors import ConfigError, ConnectError, PluginError, RustStreamError, SettleError
 
-__all__ = ["BatchRolledBack", "brief", "is_conflict", "is_duplicate", "is_passing", "to_connect_error", "to_terminal"]
+__all__ = [
+    "BatchRolledBack",
+    "brief",
+    "is_conflict",
+    "is_duplicate",
+    "is_passing",
+    "is_wiring",
+    "to_connect_error",
+    "to_terminal",
+]
 
 
 class BatchRolledBack(SettleError):

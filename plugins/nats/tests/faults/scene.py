@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from ruststream_core_nats import JetStream, JetStreamPublish, NATSBroker
 
 from ruststream_core import App, Context, FromPath
 from ruststream_core.app import Running
 from ruststream_core.errors import PublishError
+from ruststream_core_nats import JetStream, JetStreamPublish, NATSBroker
 
 from .ledger import Ledger
 

@@ -32,7 +32,7 @@ from .scene import (
 )
 
 PASSWORD, WRONG = "correct-horse", "wrong-battery"
-MODULE = '''
+MODULE = """
 from ruststream_core import App
 from ruststream_core_nats import JetStream
 
@@ -40,7 +40,7 @@ app = App("access", broker="nats://localhost:1")
 
 @app.subscriber(JetStream("load.*", stream="LOAD", durable="worker", create=True))
 async def load(body: bytes) -> None: ...
-'''
+"""
 
 
 async def test_wrong_from_the_start(

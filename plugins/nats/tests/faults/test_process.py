@@ -17,7 +17,7 @@ from ruststream_core.testing.servers import NatsServer
 from .ledger import Ledger
 from .scene import DEADLINE, WINDOW, Begin, Rounds, all_handled, all_settled, back, producing, under_load, until
 
-MODULE = '''
+MODULE = """
 import asyncio, os
 from pathlib import Path
 import msgspec
@@ -41,7 +41,7 @@ async def ready() -> None:
 async def load(job: Job, ctx: Context) -> None:
     await asyncio.sleep(0.001)
     ledger.write(job.number, ctx.attempt)
-'''
+"""
 PROCESSES = 2
 
 

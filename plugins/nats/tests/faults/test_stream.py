@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from ruststream_core_nats import JetStream, JetStreamPublish
 
 from ruststream_core import App, Context
 from ruststream_core.app import Running
 from ruststream_core.errors import ConfigError, PublishError, RustStreamError
 from ruststream_core.testing.servers import NatsServer
+from ruststream_core_nats import JetStream, JetStreamPublish
 
 from .ledger import Ledger
 from .scene import (
