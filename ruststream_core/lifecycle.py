@@ -443,3 +443,4 @@ def leave(loop: asyncio.AbstractEventLoop) -> None:
         if not task.done():
             log.error("%s ignores its cancellation; abandoned", task.get_name())
             asyncio.tasks._unregister_task(task)  # noqa: SLF001  documented, and what the runner looks at
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  it has been told

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 SERVICE = """
-import asyncio, json, logging, os, random, sys, threading
+import asyncio, contextlib, json, logging, os, random, sys, threading
 import msgspec
 from ruststream_core import App, FailFast, by_key, lifecycle, workers
 from ruststream_core.memory import MemoryLog

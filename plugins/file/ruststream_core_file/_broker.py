@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-import weakref
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -121,6 +118,10 @@ class FileBroker(Broker[FileStream]):
 
     def stand_in(self, clock: Clock) -> FileBroker:
         """The same on an empty file of its own in a temporary folder. A replay does not end by itself there."""
+        import shutil  # noqa: PLC0415  only tests need these
+        import tempfile  # noqa: PLC0415
+        import weakref  # noqa: PLC0415
+
         folder = tempfile.mkdtemp(prefix="ruststream-file-")
         names = set(self.settings.__struct_fields__) - {"existing_only"}
         options = {name: getattr(self.settings, name) for name in names}

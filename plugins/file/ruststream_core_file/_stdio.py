@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Self
@@ -150,7 +151,9 @@ class StdioConnection(Connection[FileStream]):
             if feed.wants(message.name):
                 self._early.remove(message)
                 feed.put([message])
-        if self._reader is None and not self._broker.loopback:
+        if _closed(self._broker.stdin):
+            self.end()
+        elif self._reader is None and not self._broker.loopback:
             self._reader = LineReader(self._broker.stdin, self._lines, self.end)
             # Once all routes of an app are open, so that each gets its lines.
             asyncio.get_running_loop().call_soon(self._reader.start)
@@ -189,10 +192,18 @@ class StdioConnection(Connection[FileStream]):
             self._early += [message for message in messages if id(message) not in taken]
 
     def end(self) -> None:
-        """Nothing more comes in, or nothing more can go out: the subscriptions end."""
+        """Nothing more comes in: the subscriptions end when they have given what is there."""
         self._over = True
         for feed in self._feeds:
             feed.finish()
+
+    def abandon(self) -> None:
+        """Nothing more can go out: the subscriptions end at once, though there may be no end of what comes in."""
+        self._over = True
+        for subscription in self._subscriptions:
+            subscription.stop()
+        if self._reader is not None:
+            self._reader.stop()
 
     # ------------------------------------------------------------------------------------------- writing
 
@@ -209,6 +220,9 @@ class StdioConnection(Connection[FileStream]):
             return None
         writer = self._writer
         if writer is None:
+            if _closed(self._broker.stdout):
+                self.abandon()
+                raise PipeClosed("standard output was closed when this process began")
             writer = self._writer = LineWriter(self._broker.stdout)
             writer.start()
         if writer.broken is not None:
@@ -227,7 +241,7 @@ class StdioConnection(Connection[FileStream]):
         def done(future: asyncio.Future[None]) -> None:
             error = future.exception()
             if error is not None:
-                self.end()
+                self.abandon()
             if confirmed.done():
                 return
             if error is None:
@@ -340,6 +354,11 @@ class StdioSender(Sender):
         if not self._closed:
             self._closed = True
             await self._connection.drain(grace)
+
+
+def _closed(fd: int) -> bool:
+    """Whether the process began without that descriptor: what has the number now is something else."""
+    return {0: sys.__stdin__, 1: sys.__stdout__}.get(fd, ...) is None
 
 
 def _copy(message: FileDelivery) -> FileDelivery:

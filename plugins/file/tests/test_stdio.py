@@ -265,6 +265,35 @@ def test_a_stage_whose_reader_leaves_ends_with_success(tmp_path: Path, service: 
         assert stage.wait(30) == 0
 
 
+def test_a_stage_whose_reader_leaves_ends_though_its_input_does_not(tmp_path: Path, service: list[str]) -> None:
+    with (
+        subprocess.Popen(["yes", '{"n": 1}'], stdout=subprocess.PIPE) as producer,
+        subprocess.Popen(service, cwd=tmp_path, stdin=producer.stdout, stdout=subprocess.PIPE) as stage,
+    ):
+        assert stage.stdout is not None
+        assert producer.stdout is not None
+        producer.stdout.close()
+        assert b'"double":2' in stage.stdout.readline()
+        stage.stdout.close()
+        assert stage.wait(30) == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_descriptor_that_was_closed_from_the_start_is_not_taken_for_whatever_has_its_number(
+    closed: str, tmp_path: Path, service: list[str]
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *service]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as stage:
+        assert stage.stdin is not None
+        assert stage.stderr is not None
+        if closed == ">&-":
+            stage.stdin.write(b'{"n": 1}\n')
+            stage.stdin.flush()
+        log = stage.stderr.read().decode()
+        assert stage.wait(30) == 0, log
+    assert ("standard output was closed" in log) == (closed == ">&-")
+
+
 def test_a_stage_that_waits_for_input_ends_on_a_signal(tmp_path: Path, service: list[str]) -> None:
     with running(service, tmp_path) as stage:
         assert stage.stdin is not None

@@ -53,6 +53,8 @@ class NATSConnection(Connection[NATSSource]):
         self._waits: Iterator[float] = backoff()
         self._client: Client | None = None
         self._cause: BaseException | None = None
+        self._told: set[str] | None = None
+        """Reasons that were told in this outage; None while there is none."""
         self._closing = False
         self._ended: RustStreamError | None = None
         self._numbers = itertools.count(1)
@@ -152,7 +154,15 @@ class NATSConnection(Connection[NATSSource]):
         elif (denied := _DENIED.search(str(error).lower())) is not None:
             self._denied(denied[1], denied[2])
         else:
-            log.debug("%s: %s", self._settings.where, describe(error))
+            self._failed(describe(error))
+
+    def _failed(self, reason: str) -> None:
+        """Why an attempt to connect again did not succeed is told once in an outage: it may need an operator."""
+        if self._told is None or reason in self._told:
+            log.debug("%s: %s", self._settings.where, reason)
+        else:
+            self._told.add(reason)
+            log.warning("%s: still not connected: %s", self._settings.where, reason)
 
     def _denied(self, what: str, subject: str) -> None:
         """The server does not let this user do something. A subscription would be alive and silent."""
@@ -172,12 +182,14 @@ class NATSConnection(Connection[NATSSource]):
         self._waits = backoff(0.1, most=max(0.1, self._settings.reconnect_wait))
         cause = ConnectError(f"{self._settings.where}: the connection was lost: {_phrase(self._cause)}")
         log.info("%s", cause)
+        self._told = set()
         self._wire.down()
         for subscription in self._subscriptions:
             subscription.interrupted(cause)
 
     async def _on_reconnected(self) -> None:
         self._cause = None
+        self._told = None
         log.info("%s: connected again", self._settings.where)
         self._wire.up()
         for subscription in self._subscriptions:

@@ -123,12 +123,14 @@ class Lab:
         return taken
 
     async def acked(self, subscription: Subscription, count: int) -> list[bytes]:
-        """The payloads of that many deliveries, acknowledged."""
-        deliveries = await self.take(subscription, count)
-        for delivery in deliveries:
-            if (waiting := delivery.settle(ACK)) is not None:
-                await waiting
-        return [delivery.payload for delivery in deliveries]
+        """The payloads of that many deliveries, each acknowledged as it comes."""
+        payloads: list[bytes] = []
+        while len(payloads) < count:
+            for delivery in await self.take(subscription, 1):
+                payloads.append(delivery.payload)
+                if (waiting := delivery.settle(ACK)) is not None:
+                    await waiting
+        return payloads
 
     async def until(self, holds: Callable[[], object], seconds: float = 30.0) -> None:
         """Return when it holds. The limit only tells a failure, it is no time that is asserted."""

@@ -25,10 +25,30 @@ from ruststream_core_nats import JetStream, JetStreamPublish, NATSBroker
 from .ledger import Ledger
 
 __all__ = [
-    "DEADLINE", "JOBS", "STREAM", "WINDOW", "Begin", "Figures", "Job", "Producer", "Rounds", "all_handled", "all_settled", "api",
-    "back", "balanced", "broker", "load_seconds", "producing", "received", "service", "source", "under_load", "until",
+    "DEADLINE",
+    "JOBS",
+    "STREAM",
+    "WINDOW",
+    "Begin",
+    "Figures",
+    "Job",
+    "Producer",
+    "Rounds",
+    "all_handled",
+    "all_settled",
+    "api",
+    "back",
+    "balanced",
+    "broker",
+    "load_seconds",
+    "producing",
+    "received",
+    "service",
+    "source",
+    "under_load",
+    "until",
     "write_figures",
-]  # fmt: skip
+]
 
 STREAM: Final = "LOAD"
 WINDOW: Final = 32

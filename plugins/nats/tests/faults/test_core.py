@@ -93,9 +93,8 @@ async def test_drained_under_load(
     row.duplicates = len(ledger.again())
     row.lost = sent - handled - counted
     row.note = f"of {sent} sent to the process {handled} handled, {counted} counted as discarded"
-    if not internals:
-        return
-    assert (row.lost, row.duplicates) == (0, 0)
+    assert row.duplicates == 0
+    assert row.lost == 0 or not internals
 
 
 async def test_slow_consumer_here(
@@ -149,22 +148,25 @@ async def test_slow_consumer_cut_by_the_server(
     server = own_server(extra={"max_pending": 1 << 20, "write_deadline": "1s"})
     filler = "x" * 1000
     number = 0
-    async with Proxy(server.url) as proxy, App("producer", broker=broker(server.url)).start() as producer:
-        async with _service(broker(proxy.url), ledger, CoreSubject("core.load")).start() as running:
-            for _ in rounds:
-                proxy.blackhole("down")
-                cut = server.monitor("varz")["slow_consumers"]
-                while server.monitor("varz")["slow_consumers"] == cut:
-                    for _ in range(200):
-                        await producer.publish({"number": 0, "filler": filler}, to="core.load")
-                    row.published += 200
-                caplog.clear()
-                proxy.heal()
-                await until(lambda: "the connection was lost" in caplog.text, "the outage is told")
-                await until(lambda: running.health().ready, "it is back")
-                number += 1
-                await producer.publish(Job(number), to="core.load")
-                await until(lambda: number in ledger.handled(), "it goes on")  # noqa: B023
-                row.rounds += 1
-            balanced(running)
+    async with (
+        Proxy(server.url) as proxy,
+        App("producer", broker=broker(server.url)).start() as producer,
+        _service(broker(proxy.url), ledger, CoreSubject("core.load")).start() as running,
+    ):
+        for _ in rounds:
+            proxy.blackhole("down")
+            cut = server.monitor("varz")["slow_consumers"]
+            while server.monitor("varz")["slow_consumers"] == cut:
+                for _ in range(200):
+                    await producer.publish({"number": 0, "filler": filler}, to="core.load")
+                row.published += 200
+            caplog.clear()
+            proxy.heal()
+            await until(lambda: "the connection was lost" in caplog.text, "the outage is told")
+            await until(lambda: running.health().ready, "it is back")
+            number += 1
+            await producer.publish(Job(number), to="core.load")
+            await until(lambda: number in ledger.handled(), "it goes on")  # noqa: B023
+            row.rounds += 1
+        balanced(running)
     row.note = "told as an interruption with its reason; how many the server dropped it says to nobody"

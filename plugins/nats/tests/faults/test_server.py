@@ -88,16 +88,19 @@ async def test_line_cut(own_server: Callable[..., NatsServer], rounds: Rounds, l
     """A reset connection would lose deliveries in hand or their acknowledgements for good."""
     row = figures("line: reset")
     server = own_server()
-    async with Proxy(server.url) as proxy, producing(server.url) as producer:
-        async with service(broker(proxy.url), ledger).start() as running:
-            for _ in rounds:
-                load = await under_load(ledger, producer)
-                assert proxy.cut() >= 1
-                row.back.append(await back(ledger, time.monotonic()))
-                await all_handled(ledger, producer, load)
-                row.rounds += 1
-            await all_settled(server.url)
-            balanced(running)
+    async with (
+        Proxy(server.url) as proxy,
+        producing(server.url) as producer,
+        service(broker(proxy.url), ledger).start() as running,
+    ):
+        for _ in rounds:
+            load = await under_load(ledger, producer)
+            assert proxy.cut() >= 1
+            row.back.append(await back(ledger, time.monotonic()))
+            await all_handled(ledger, producer, load)
+            row.rounds += 1
+        await all_settled(server.url)
+        balanced(running)
     row.add(ledger, producer.confirmed)
     assert row.lost == 0
     assert row.duplicates <= 2 * WINDOW * row.rounds
@@ -110,18 +113,21 @@ async def test_half_open_line(
     row = figures("line: half open; both ways, to the server, from it in turn")
     server = own_server()
     ways: tuple[Direction | None, ...] = (None, "up", "down")
-    async with Proxy(server.url) as proxy, producing(server.url) as producer:
-        async with service(broker(proxy.url, heartbeat=0.1), ledger).start() as running:
-            for number in rounds:
-                load = await under_load(ledger, producer)
-                proxy.blackhole(ways[number % 3])
-                await until(lambda: not running.health().ready, "the service notices")
-                proxy.heal()
-                row.back.append(await back(ledger, time.monotonic()))
-                await all_handled(ledger, producer, load)
-                row.rounds += 1
-            await all_settled(server.url)
-            balanced(running)
+    async with (
+        Proxy(server.url) as proxy,
+        producing(server.url) as producer,
+        service(broker(proxy.url, heartbeat=0.1), ledger).start() as running,
+    ):
+        for number in rounds:
+            load = await under_load(ledger, producer)
+            proxy.blackhole(ways[number % 3])
+            await until(lambda: not running.health().ready, "the service notices")
+            proxy.heal()
+            row.back.append(await back(ledger, time.monotonic()))
+            await all_handled(ledger, producer, load)
+            row.rounds += 1
+        await all_settled(server.url)
+        balanced(running)
     row.add(ledger, producer.confirmed)
     assert row.lost == 0
     assert row.duplicates <= 2 * WINDOW * row.rounds
@@ -131,20 +137,23 @@ async def test_slow_line(own_server: Callable[..., NatsServer], rounds: Rounds, 
     """What takes long on its way is taken for lost: handled twice, or the connection given up again and again."""
     row = figures("line: 40 kB/s and 20 ms each way")
     server = own_server()
-    async with Proxy(server.url) as proxy, producing(server.url) as producer:
-        async with service(broker(proxy.url), ledger).start() as running:
-            for _ in rounds:
-                load = await under_load(ledger, producer)
-                proxy.throttle(40_000)
-                proxy.delay(0.02)
-                slowed = time.monotonic()
-                await until(lambda: len([e for e in ledger.entries() if e.at > slowed]) > JOBS // 4, "slow, not stuck")  # noqa: B023
-                proxy.throttle(None)
-                proxy.delay(0)
-                await all_handled(ledger, producer, load)
-                row.rounds += 1
-            await all_settled(server.url)
-            assert proxy.statistics().accepted == 1
-            balanced(running)
+    async with (
+        Proxy(server.url) as proxy,
+        producing(server.url) as producer,
+        service(broker(proxy.url), ledger).start() as running,
+    ):
+        for _ in rounds:
+            load = await under_load(ledger, producer)
+            proxy.throttle(40_000)
+            proxy.delay(0.02)
+            slowed = time.monotonic()
+            await until(lambda: len([e for e in ledger.entries() if e.at > slowed]) > JOBS // 4, "slow, not stuck")  # noqa: B023
+            proxy.throttle(None)
+            proxy.delay(0)
+            await all_handled(ledger, producer, load)
+            row.rounds += 1
+        await all_settled(server.url)
+        assert proxy.statistics().accepted == 1
+        balanced(running)
     row.add(ledger, producer.confirmed)
     assert (row.lost, row.duplicates) == (0, 0)

@@ -1,4 +1,4 @@
-"""What a stream and its consumer do to a service that runs: leases that end, consumers that go, limits, bad messages."""
+"""What a stream does to a service that runs: leases that end, consumers that go, limits, bad messages."""
 
 from __future__ import annotations
 
