@@ -1,13 +1,16 @@
-"""Reading ahead: a thread that parses whole blocks while the loop handles what it parsed before."""
+"""Reading ahead: the system fetches, the loop parses a block when it is wanted, a thread waits for more at the end.
+
+Parsing ahead in a thread was tried first. Python code of two threads takes turns, so nothing overlaps, and the turns
+themselves cost as much as the parsing: 0.6 times the messages a second of a plain loop, against 0.9 this way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ruststream_core_file._format import StreamReader
 from ruststream_core_file._watch import FileWatcher
@@ -16,128 +19,137 @@ __all__ = ["ReadAhead"]
 
 log = logging.getLogger("ruststream.file")
 
-ROOM: Final = 8
-"""Blocks that are held parsed: two megabytes, or one message where that is larger."""
-QUANTUM: Final = 4
-"""Blocks after which a loop that waits is told. Threads take turns; with fewer, these cost more than the parsing."""
-
 
 class ReadAhead:
-    """Parses ahead of the loop, within a bound, and waits at the end of the file for more.
+    """Gives the messages of a file block by block, and tells when there are more behind its present end.
 
     Args:
-        reader: is used by the thread alone from now on.
-        news: called on the loop when it had found nothing and something came, or reading ended.
+        reader: is used by this alone from now on.
+        news: called on the loop after `pop` gave None: something came, or reading ended.
     """
+
+    buffered = 0
+    """Nothing is held here: a block is parsed when it is asked for."""
 
     def __init__(self, reader: StreamReader, news: Callable[[], None]) -> None:
         self.error: BaseException | None = None
         """What ended the reading, where that was no end of the file."""
         self.ended = False
-        """Nothing more comes but what is held."""
+        """Nothing more comes."""
         self.place: tuple[int, int] = (0, 0)
         """The file, and the offset in it up to which messages were read."""
         self._reader = reader
         self._news = news
-        self._ready: deque[tuple[int, list[Any]]] = deque()
-        self._hungry = False
+        self._waiting = False
         self._stopped = False
-        self._room = threading.Event()
-        self._watcher = FileWatcher(reader.path)
         self._loop = asyncio.get_running_loop()
-        self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, name=f"read-ahead-{reader.path.name}", daemon=True)
-        self._thread.start()
-
-    # ------------------------------------------------------------------------------------ on the loop
+        self._sentry: Sentry | None = None
 
     def pop(self) -> tuple[int, list[Any]] | None:
-        """The next messages, and the file that they are of. After None, `news` is called once."""
-        self._hungry = False
-        if not self._ready:
-            self._hungry = True
-            if not self._ready:  # looked at again: the thread may have put and not have seen that we wait
-                return None
-            self._hungry = False
-        found = self._ready.popleft()
-        self._room.set()
-        return found
-
-    @property
-    def buffered(self) -> int:
-        """Messages that are held."""
-        return sum(len(messages) for _, messages in tuple(self._ready))
-
-    def stop(self) -> None:
-        """End the thread soon."""
-        if not self._stopped:
-            self._stopped = True
-            self._room.set()
-            if not self._gone.done():
-                self._watcher.wake()
-
-    async def aclose(self) -> None:
-        """End the thread and wait for its end."""
-        self.stop()
-        await asyncio.wait([self._gone])
-
-    def _finish(self) -> None:
-        """On the loop: the thread has done its last."""
-        self._watcher.close()
-        self._gone.set_result(None)
-        self._news()
-
-    # ---------------------------------------------------------------------------------- on the thread
-
-    def _run(self) -> None:
+        """The messages of the next block, and the file that they are of. After None, `news` is called once."""
+        if self._waiting or self.ended:
+            return None
         try:
-            self._read()
+            found = self._reader.step()
         except BaseException as exc:
             self.error = exc
-        finally:
-            self._reader.close()
-            self.ended = True
-            if not self._call(self._finish):
-                self._watcher.close()
+            self._end()
+            return None
+        return self._taken(found)
 
-    def _read(self) -> None:
-        reader, ready, untold = self._reader, self._ready, 0
-        while not self._stopped:
-            found = reader.read()
-            if reader.damages:
-                self._report()
-            header = reader.header
-            if found and header is not None:
-                ready.append((header.created_at, found))
-                untold += 1
-            if header is not None:
-                self.place = (header.created_at, reader.offset)
-            if self._hungry and ready and (untold >= QUANTUM or not found):
-                self._hungry = False
-                untold = 0
-                self._call(self._news)
-            if reader.ended:
-                return
-            if not found:
-                self._watcher.wait()
-            elif len(ready) >= ROOM:
-                self._wait_for_room()
+    def _taken(self, found: list[Any] | None) -> tuple[int, list[Any]] | None:
+        reader = self._reader
+        if reader.damages:
+            self._report()
+        header = reader.header
+        if header is not None:
+            self.place = (header.created_at, reader.offset)
+        if reader.ended:
+            self._end()
+        if found and header is not None:
+            return header.created_at, found
+        if not self.ended:
+            self._waiting = True
+            if found is None:
+                self._wait_for_more()
+            else:  # a block without a message for us: others have their turn before the next
+                self._loop.call_soon(self._go_on)
+        return None
 
-    def _wait_for_room(self) -> None:
-        while len(self._ready) >= ROOM and not self._stopped:
-            self._room.clear()
-            if len(self._ready) >= ROOM and not self._stopped:
-                self._room.wait()
+    def _wait_for_more(self) -> None:
+        if self._sentry is None:
+            self._sentry = Sentry(self._reader, self._loop, self._go_on)
+        self._sentry.watch()
+
+    def _go_on(self) -> None:
+        self._waiting = False
+        if not self._stopped:
+            self._news()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._reader.close()
 
     def _report(self) -> None:
         for damage in self._reader.damages:
             log.warning("%s: damaged at offset %d: %s", self._reader.path, damage.offset, damage.reason)
         self._reader.damages.clear()
 
+    def stop(self) -> None:
+        """Read no further."""
+        self._stopped = True
+        if not self.ended:
+            self._end()
+        if self._sentry is not None:
+            self._sentry.stop()
+
+    async def aclose(self) -> None:
+        """Read no further, and wait until nothing runs any more."""
+        self.stop()
+        if self._sentry is not None:
+            await asyncio.wait([self._sentry.gone])
+
+
+class Sentry:
+    """A thread that waits for a file to change, once for each `watch`, and says so on the loop."""
+
+    def __init__(self, reader: StreamReader, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._changed = changed
+        self._watcher = FileWatcher(reader.path)
+        self._wanted = threading.Semaphore(0)
+        self._stopped = False
+        name = f"watch-{reader.path.name}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def watch(self) -> None:
+        """Say when the file has changed since the last time."""
+        self._wanted.release()
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        if not self._stopped:
+            self._stopped = True
+            self._wanted.release()
+            if not self.gone.done():
+                self._watcher.wake()
+
+    def _run(self) -> None:
+        while self._wanted.acquire() and not self._stopped:
+            self._watcher.wait()
+            if not self._call(self._changed):
+                break
+        if not self._call(self._finish):
+            self._watcher.close()
+
+    def _finish(self) -> None:
+        self._watcher.close()
+        self.gone.set_result(None)
+
     def _call(self, function: Callable[[], None]) -> bool:
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop was closed and nobody waits for us any more
-            self._stopped = True
             return False
         return True

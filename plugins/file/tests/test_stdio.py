@@ -267,7 +267,7 @@ def test_a_stage_whose_reader_leaves_ends_with_success(tmp_path: Path, service: 
 
 def test_a_stage_whose_reader_leaves_ends_though_its_input_does_not(tmp_path: Path, service: list[str]) -> None:
     with (
-        subprocess.Popen(["yes", '{"n": 1}'], stdout=subprocess.PIPE) as producer,
+        subprocess.Popen(["/usr/bin/yes", '{"n": 1}'], stdout=subprocess.PIPE) as producer,
         subprocess.Popen(service, cwd=tmp_path, stdin=producer.stdout, stdout=subprocess.PIPE) as stage,
     ):
         assert stage.stdout is not None

@@ -20,6 +20,9 @@ __all__ = ["AfterTime", "FromSequence", "Position", "Start", "StreamReader", "re
 BLOCK: Final = 256 * 1024
 """Bytes read at once: half of it fits the second cache of most machines beside what becomes of it."""
 
+PREFETCH: Final = 8 * 1024 * 1024
+"""Bytes that the system is asked to fetch ahead of the reading."""
+
 
 class Position(msgspec.Struct, frozen=True, order=True):
     """A place in a stream."""
@@ -84,6 +87,7 @@ class StreamReader:
         self._hidden = hidden
         self._make = make
         self._fd = -1
+        self._wanted = 0
         self._parser = Parser(SIZE_LIMIT)
         self._until: Callable[[Any], bool] | None = None
         self._reported = -1
@@ -98,17 +102,31 @@ class StreamReader:
             NotAStreamFile: it is something else.
             OSError: it cannot be read.
         """
-        while not self.ended:
-            if self._fd < 0 and not self._begin():
-                self.ended = not self._follow
-                return []
-            block = os.pread(self._fd, BLOCK, self._parser.offset)
-            if block:
-                if found := self._take(block):
-                    return found
-            elif not self._at_end():
-                return []
+        while (found := self.step()) is not None:
+            if found:
+                return found
         return []
+
+    def step(self) -> list[Any] | None:
+        """As `read`, one block and no more: perhaps nothing ends in it. None at the present end, and when `ended`."""
+        if self.ended:
+            return None
+        if self._fd < 0 and not self._begin():
+            self.ended = not self._follow
+            return None
+        offset = self._parser.offset
+        if offset >= self._wanted:
+            self._prefetch(offset)
+        block = os.pread(self._fd, BLOCK, offset)
+        if block:
+            return self._take(block)
+        return [] if self._at_end() else None
+
+    def _prefetch(self, offset: int) -> None:
+        """Let the system fetch what comes next, while this is parsed and handled."""
+        self._wanted = offset + PREFETCH // 2
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, PREFETCH, os.POSIX_FADV_WILLNEED)
 
     def _take(self, block: bytes) -> list[Any]:
         parser = self._parser
@@ -245,6 +263,7 @@ class StreamReader:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         self.close()
         self._fd = fd
+        self._wanted = 0
         self.header = Header.decode(os.pread(fd, HEADER_SIZE, 0), str(file))
         self._parser = Parser(
             self.header.beacon_interval, offset, keys=self._keys, hidden=self._hidden, make=self._make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ruststream_core_nats import NATSBroker
@@ -21,6 +21,8 @@ from ruststream_core.wire import Delivery, Headers, Outgoing
 __all__ = ["Real", "Seen", "StandIn", "World"]
 
 GRACE = 2.0
+TURNS = 10
+"""Turns of the loop until what has arrived is handed out."""
 
 
 class Seen(NamedTuple):
@@ -84,6 +86,12 @@ class World:
     async def reconnect(self) -> None:
         """The line breaks, and is there again when this returns."""
         raise NotImplementedError
+
+    async def quiet(self) -> None:
+        """Return when what the server had to say by now has arrived."""
+        await self.connection.ping()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     async def end(self) -> None:
         """The process ends in good order."""
@@ -195,6 +203,3 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
             return False
         await asyncio.sleep(0.002)
     return True
-
-
-Rule = Callable[[World], Awaitable[Any]]
