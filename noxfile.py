@@ -29,6 +29,8 @@ if __name__ == "__main__":
         subprocess.run([*pip, "-c", str(CONSTRAINTS), "nox[uv]"], check=True)
     # Debian leaves the servers' folder out of a user's PATH.
     os.environ["PATH"] = os.pathsep.join([str(boot / "bin"), os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    if not os.access(os.path.expanduser("~"), os.W_OK):  # noqa: PTH111  `Path.home` fails where there is none
+        os.environ.setdefault("UV_CACHE_DIR", str(ROOT / ".nox" / "cache"))
     os.execv(python, [str(python), "-m", "nox", "-f", __file__, *sys.argv[1:]])
 
 import nox

@@ -141,6 +141,8 @@ class FileBroker(Broker[FileStream]):
         path = Path(os.path.realpath(self.path))
         if not path.parent.is_dir():
             raise ConfigError(f"file: the folder {path.parent} is not there: create it")
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"file: {path} is no regular file")
         try:
             with path.open("rb") as file:
                 raw = file.read(HEADER_SIZE)

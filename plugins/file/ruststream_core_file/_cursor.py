@@ -49,8 +49,8 @@ class Cursor:
         except OSError as exc:
             os.close(self._lock)
             raise ConfigError(
-                f"{path}: group {group!r} is read by another subscription of {key!r}; give each service its own group, "
-                "and use workers for parallelism"
+                f"{path}: group {group!r} is read by another subscription of {key!r}, and one at a time reads for a "
+                "group; give each service a group of its own, and a route workers= instead of processes"
             ) from exc
 
     def load(self) -> Position | None:

@@ -96,6 +96,9 @@ class SharedWriter:
             error.__cause__ = exc
             _fail(waiting, error)
             return
+        if self._writer.deleted:
+            _fail(waiting, PublishError(f"{self._path} was deleted or replaced while it was written; start again"))
+            return
         if self.settings.fsync == "each":
             self._unsynced += waiting
             self._begin_sync()

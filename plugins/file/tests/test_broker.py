@@ -430,6 +430,25 @@ async def test_a_file_that_another_process_writes_refuses_our_messages(tmp_path:
     assert [message.payload for message in read_stream(path)] == [b"2"]
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_file_that_has_gone_takes_no_message(how: str, tmp_path: Path) -> None:
+    """Nobody would ever read what is written into a file without a name: it must not be confirmed."""
+    path = tmp_path / "x.ss"
+    connection = await FileBroker(path).connect()
+    sender = await connection.sender()
+    await sender.send(Outgoing(b"1", "jobs"))
+    if how == "replaced":
+        (tmp_path / "other").touch()
+        (tmp_path / "other").replace(path)
+    else:
+        path.unlink()
+    with pytest.raises(PublishError, match="deleted or replaced"):
+        await sender.send(Outgoing(b"2", "jobs"))
+    with pytest.raises(PublishError, match="1 of 1"):
+        await sender.send_many([Outgoing(b"3", "jobs")])
+    await connection.aclose(1)
+
+
 async def test_options_set_shard_and_time_and_headers_travel_inside(tmp_path: Path) -> None:
     path = tmp_path / "x.ss"
     subscription = await subscribed(path, "jobs")
@@ -503,6 +522,7 @@ async def test_what_cannot_be_opened_is_refused_at_the_start(tmp_path: Path) -> 
         (FileBroker(tmp_path / "no" / "x.ss"), "folder"),
         (FileBroker(tmp_path / "x.ss", existing_only=True), "existing_only"),
         (FileBroker(other), "no stream file"),
+        (FileBroker(tmp_path), "no regular file"),
     ):
         with pytest.raises(RustStreamError, match=says):
             await broker.connect()

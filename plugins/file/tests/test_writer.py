@@ -353,6 +353,25 @@ def test_a_rotation_that_fails_leaves_the_file_as_it_was(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_a_draft_that_a_crash_left_is_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException): ...
+
+    def killed(_: int) -> None:
+        raise Killed
+
+    path = tmp_path / "x.ss"
+    for pid in (11, 12, None):
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            if pid is not None:
+                patch.setattr(os, "getpid", lambda pid=pid: pid)
+                patch.setattr(os, "fsync", killed)
+            writer = StreamWriter(path)
+            writer.append("orders", b"x")
+            writer.rotate()
+        writer.close()
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
 def test_what_waits_when_a_rotation_fails_still_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rotation writes what was taken before; where the disk is full, the next flush has to say so, not to succeed."""
     path = tmp_path / "x.ss"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ruststream_core.abc import Broker, Clock, Features, ServerInfo, Source
 from ruststream_core_nats._settings import Settings, from_url, many
-from ruststream_core_nats.config import NATSSource, checked, features_of
+from ruststream_core_nats._sources import checked, features_of
+from ruststream_core_nats.config import NATSSource
 
 if TYPE_CHECKING:
     from ruststream_core_nats._connection import NATSConnection

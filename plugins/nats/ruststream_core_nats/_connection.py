@@ -14,17 +14,21 @@ from ruststream_core.abc import Clock, Connection, Demand, PublishOptions, Watch
 from ruststream_core.errors import Closed, ConfigError, ConnectError, PublishError, RustStreamError
 from ruststream_core.kit import LoopClock, backoff
 from ruststream_core.wire import Delivery, Outgoing, Template
-from ruststream_core_nats._convert import status_of
+from ruststream_core_nats._convert import nanoseconds, status_of
 from ruststream_core_nats._core import CoreDelivery, CoreSubscription, NATSSubscription
-from ruststream_core_nats._jetstream import JetStreamSubscription, Link
+from ruststream_core_nats._hand import Link
+from ruststream_core_nats._internals import FastWire, abort, new_client
+from ruststream_core_nats._jetstream import JetStreamSubscription
 from ruststream_core_nats._manage import NO_RESPONDERS, Manager, wanted_config
+from ruststream_core_nats._public import PublicWire
 from ruststream_core_nats._publisher import NATSSender, Way, checked_options, prepare
 from ruststream_core_nats._pull import OrderedSubscription, PullSubscription, ordered_config
 from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._replies import Answered, Replies, Reply
 from ruststream_core_nats._settings import Settings
-from ruststream_core_nats._wire import PublicWire, Wire, abort, new_client, open_wire
-from ruststream_core_nats.config import CoreSubject, JetStream, JetStreamPublish, NATSSource, checked, nanoseconds
+from ruststream_core_nats._sources import checked
+from ruststream_core_nats._wire import Wire
+from ruststream_core_nats.config import CoreSubject, JetStream, JetStreamPublish, NATSSource
 from ruststream_core_nats.errors import JetStreamError, describe
 
 if TYPE_CHECKING:
@@ -80,7 +84,7 @@ class NATSConnection(Connection[NATSSource]):
         try:
             await client.connect(**self._options())
             self._patience(client)
-            await self._use(open_wire(client, fast=fast, limit=settings.buffer))
+            await self._use((FastWire if fast else PublicWire)(client, settings.buffer))
         except asyncio.CancelledError:
             await client.close()
             raise
@@ -145,9 +149,12 @@ class NATSConnection(Connection[NATSSource]):
     # ------------------------------------------------------------------------------------- what the client tells
 
     async def _on_error(self, error: Exception) -> None:
-        self._cause = error
         from nats.errors import SlowConsumerError  # noqa: PLC0415  imported by now
 
+        # A server that refuses says why and closes, and the reset may overtake the reason: one attempt has it.
+        opening = self._told is None and self._client is not None and not self._client.is_connected
+        if self._cause is None or not opening or not isinstance(error, OSError):
+            self._cause = error
         if isinstance(error, SlowConsumerError):
             if isinstance(self._wire, PublicWire):
                 self._wire.dropped(error.sub)
@@ -225,7 +232,10 @@ class NATSConnection(Connection[NATSSource]):
             raise ConnectError(f"{self._settings.where}: {exc}") from exc
 
     async def _confirm(self, address: bytes, body: bytes) -> Reply:
-        return await self._ask(address, body, b"", self._settings.request_timeout, "the stream")
+        answer = await self._ask(address, body, b"", self._settings.request_timeout, "the stream")
+        if status_of(answer.block)[0] == NO_RESPONDERS:
+            raise PublishError("its consumer is not there")
+        return answer
 
     async def request(self, out: Outgoing, timeout: float) -> Delivery:
         """See `RequestReply.request`.
@@ -374,12 +384,12 @@ class NATSConnection(Connection[NATSSource]):
 
     async def _close_client(self) -> None:
         if not self._wire.connected:
-            self._wire.abort()
+            abort(self._wire.client)
         try:
             async with asyncio.timeout(2.0):
                 await self._wire.aclose()
         except TimeoutError:
-            self._wire.abort()
+            abort(self._wire.client)
             log.warning("%s: the client did not close in time, its socket was dropped", self._settings.where)
         except Exception as exc:
             log.debug("%s: closing: %s", self._settings.where, describe(exc))

@@ -15,6 +15,7 @@ __all__ = [
     "AckAddress",
     "as_text",
     "encode_headers",
+    "nanoseconds",
     "parse_headers",
     "publish_subject",
     "status_of",
@@ -179,3 +180,8 @@ class AckAddress(msgspec.Struct, frozen=True):
         except ValueError:
             return None
         return cls(as_text(stream), as_text(consumer), delivered, in_stream, in_consumer, at, pending)
+
+
+def nanoseconds(seconds: float) -> int:
+    """A duration as the server's interfaces write it."""
+    return round(seconds * 1_000_000_000)

@@ -16,7 +16,8 @@ from ruststream_core.kit import Inbox, Window
 from ruststream_core.settlement import Verdict
 from ruststream_core.wire import Delivery, Headers
 from ruststream_core_nats._convert import as_text, parse_headers
-from ruststream_core_nats.config import CoreSubject, NATSSource, features_of
+from ruststream_core_nats._sources import features_of
+from ruststream_core_nats.config import CoreSubject, NATSSource
 
 if TYPE_CHECKING:
     from ruststream_core_nats._wire import Listener, Wire

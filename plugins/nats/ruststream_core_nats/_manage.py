@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from ruststream_core.errors import ConfigError, ConnectError
-from ruststream_core_nats._convert import status_of
+from ruststream_core_nats._convert import nanoseconds, status_of
 from ruststream_core_nats._replies import Reply
-from ruststream_core_nats.config import JetStream, nanoseconds
+from ruststream_core_nats.config import JetStream
 from ruststream_core_nats.errors import JetStreamError
 
 __all__ = ["Consumer", "Manager"]

@@ -11,10 +11,12 @@ import msgspec
 from ruststream_core.abc import Demand, Watch
 from ruststream_core.errors import ConfigError, RustStreamError, Superseded
 from ruststream_core.wire import Delivery
-from ruststream_core_nats._convert import AckAddress, parse_headers, status_of
-from ruststream_core_nats._jetstream import JetStreamSubscription, Link, StreamDelivery
+from ruststream_core_nats._convert import AckAddress, nanoseconds, parse_headers, status_of
+from ruststream_core_nats._delivery import StreamDelivery
+from ruststream_core_nats._hand import Link
+from ruststream_core_nats._jetstream import JetStreamSubscription
 from ruststream_core_nats._manage import Consumer, wanted_config
-from ruststream_core_nats.config import JetStream, nanoseconds
+from ruststream_core_nats.config import JetStream
 
 __all__ = ["OrderedSubscription", "PullSubscription", "ordered_config"]
 
@@ -156,6 +158,8 @@ class OrderedSubscription(PullSubscription):
         super().__init__(source, demand, watch, link, consumer)
         self._counted = 0
         """Messages that this consumer has sent here."""
+        self._former: list[str] = []
+        """Consumers that were left and still have to be deleted."""
         self._sought: int | None = None
         """A position that was asked for, until a consumer is there."""
 
@@ -181,12 +185,21 @@ class OrderedSubscription(PullSubscription):
         return True
 
     async def _remake(self) -> None:
-        former = self.consumer.name
-        self._counted = 0
+        self._leave()
         await super()._remake()
+        self._counted = 0
         self._sought = None
-        if former:
-            await self._link.manager.delete(self.consumer.stream, former)
+        while self._former:
+            await self._link.manager.delete(self.consumer.stream, self._former[-1])
+            self._former.pop()
+
+    def _leave(self) -> None:
+        """Take nothing more of this consumer, however late it comes."""
+        if self.consumer.name:
+            self._former.append(self.consumer.name)
+        self.consumer = msgspec.structs.replace(self.consumer, name="")
+        self._known = 0
+        self._first = b"\x00"
 
     def _resume_at(self) -> int | None:
         if self._sought is not None:
@@ -209,13 +222,12 @@ class OrderedSubscription(PullSubscription):
             ConnectError: not now; it is done as soon as the server can be reached.
         """
         target = await self._target(position)
+        if self._check is not None and not self._check.done():
+            await asyncio.wait([self._check])
         self._revoke(Superseded(f"{self.source.name!r} was moved to sequence {target}"))
         self._sought = self._start = target
         self._remaking = True
-        self._first = b"\x00"
-        self.consumer = msgspec.structs.replace(self.consumer, name="", config=self.consumer.config)
-        if self._check is not None and not self._check.done():
-            await asyncio.wait([self._check])
+        self._leave()
         self._look_after()
         assert self._check is not None
         await asyncio.wait([self._check])

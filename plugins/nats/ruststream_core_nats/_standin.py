@@ -27,15 +27,17 @@ from ruststream_core.wire import Outgoing
 from ruststream_core_nats._connection import NATSConnection
 from ruststream_core_nats._convert import AckAddress
 from ruststream_core_nats._core import NATSSubscription
-from ruststream_core_nats._jetstream import JetStreamSubscription, StreamDelivery
+from ruststream_core_nats._delivery import StreamDelivery
+from ruststream_core_nats._jetstream import JetStreamSubscription
 from ruststream_core_nats._parser import Sink
 from ruststream_core_nats._publisher import NATSSender, Way
 from ruststream_core_nats._pull import OrderedSubscription, PullSubscription
 from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._server import Interest, Server
 from ruststream_core_nats._settings import Settings
+from ruststream_core_nats._sources import checked, features_of
 from ruststream_core_nats._wire import Listener, Wire
-from ruststream_core_nats.config import JetStream, JetStreamPublish, NATSSource, checked, features_of
+from ruststream_core_nats.config import JetStream, JetStreamPublish, NATSSource
 
 __all__ = ["StandInBroker"]
 

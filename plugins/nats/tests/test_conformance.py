@@ -82,7 +82,6 @@ async def _outlast(subscription: Subscription, delivery: Delivery) -> None:
 
 def _target(kind: str, **options: Any) -> Target:
     source = SOURCES[kind]
-    stored = kind not in ("core", "core-group")
     lose = {"ordered": _seek_away, "no-marks": _outlast}.get(kind)
     return Target(
         label=kind,
@@ -92,7 +91,7 @@ def _target(kind: str, **options: Any) -> Target:
         lose=lose,
         pattern=lambda name: (source(f"{name}.{{x}}"), f"{name}.one"),
         unsendable=lambda name: Outgoing(b"", f"{name}.*"),
-        **{"quiet": 0.1, **({} if stored else {}), **options},
+        **{"quiet": 0.1, **options},
     )
 
 

@@ -270,21 +270,28 @@ async def test_closing_ends_when_the_clients_tasks_are_gone(lab: Any, server: Na
             await connection.aclose(0.1)
 
 
-async def test_a_user_that_is_taken_away_ends_everything(lab: Any, own_server: Callable[..., NatsServer]) -> None:
-    """The server closes the connection and the client does not come back: that must not look like idle."""
-    server = own_server(users={"anna": "first"})
+async def test_a_user_that_is_taken_away_is_told(
+    lab: Any, own_server: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A login that is refused from now on would look like idle; the password must not be in what is told."""
+    server = own_server(users={"anna": "first-secret"})
     connection, watch, name = await lab.connect(server.url), lab.watch(), lab.name("t")
     subscription = await lab.open(connection, name, watch)
-    receiving = asyncio.ensure_future(subscription.receive(1))
-    await asyncio.to_thread(server.reload, users={"berta": "second"})
-    with pytest.raises(ConnectError) as caught:
-        await receiving
-    assert "first" not in str(caught.value)
+    with caplog.at_level(logging.INFO, "ruststream"):
+        await asyncio.to_thread(server.reload, users={"berta": "other"})
+        await lab.until(lambda: "Authorization Violation" in caplog.text)
+    assert watch.states[-1] == "interrupted"
+    assert isinstance(watch.causes[-1], ConnectError)
+    with pytest.raises(ConnectError, match="Authorization Violation"):
+        await connection.ping()
+    await asyncio.to_thread(server.reload, users={"anna": "first-secret"})
+    await lab.until(lambda: watch.states[-1] == "receiving")
+    await lab.publish(connection, name, b"after")
+    assert await lab.acked(subscription, 1) == [b"after"]
+    assert "first-secret" not in f"{caplog.text}{watch.causes}"
 
 
-async def test_a_subscription_that_is_not_permitted_is_refused(
-    lab: Any, own_server: Callable[..., NatsServer]
-) -> None:
+async def test_a_subscription_that_is_not_permitted_is_refused(lab: Any, own_server: Callable[..., NatsServer]) -> None:
     """The server refuses by an error that belongs to no request: the subscription would be open and deaf."""
     user = {"user": "u", "password": "p", "permissions": {"subscribe": {"deny": ["secret.>"]}}}
     server = own_server(extra={"authorization": {"users": [user]}})

@@ -80,8 +80,11 @@ def segments(path: Path) -> list[tuple[int, Path]]:
 
 
 def replace(target: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write a file so that readers see the old or the new content, whole; with `sync` even after a power cut."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    """Write a file so that readers see the old or the new content, whole; with `sync` even after a power cut.
+
+    Who calls has a lock: a draft that is there was left by a crash, and is used up.
+    """
+    draft = target.with_name(f".{target.name}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         while content:  # a device that is nearly full takes a part, and refuses only the rest

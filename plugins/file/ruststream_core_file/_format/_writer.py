@@ -242,6 +242,11 @@ class StreamWriter:
         if self._flushed:
             self._enter()
 
+    @property
+    def deleted(self) -> bool:
+        """Whether the file has lost its name: what is written to it goes nowhere."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def duplicate(self) -> int:
         """A descriptor of the file for somebody else, to fsync it on a thread. Who gets it closes it."""
         return os.dup(self._fd)

@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ruststream_core_nats import NATSBroker
-from ruststream_core_nats._standin import StandInConnection
-
 from ruststream_core.abc import Broker, Demand, Source, State
 from ruststream_core.errors import PublishError, RustStreamError, SettleError
 from ruststream_core.kit import LoopClock
 from ruststream_core.settlement import Verdict
 from ruststream_core.testing.servers import Proxy
 from ruststream_core.wire import Delivery, Headers, Outgoing
+from ruststream_core_nats import NATSBroker
+from ruststream_core_nats._standin import StandInConnection
 
 __all__ = ["Real", "Seen", "StandIn", "World"]
 
@@ -186,7 +185,6 @@ class Real(World):
     async def _drop(self) -> None:
         connection: Any = self.connection
         connection._closing = True
-        connection._wire.abort()
         await connection._wire.aclose()
 
     async def call(self, subject: str, **body: Any) -> None:

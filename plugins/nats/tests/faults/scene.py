@@ -255,9 +255,11 @@ class Rounds:
 
 
 def write_figures(path: Path, rows: Sequence[Figures]) -> None:
-    """All of them as JSON, beside those of other runs that are there already."""
+    """All of them as JSON, in the place of those of former runs of the same scenarios."""
     former = json.loads(path.read_text()) if path.exists() else []
-    path.write_text(json.dumps([*former, *(row.row() for row in rows)], indent=1) + "\n")
+    known = {(row["scenario"], row["server"]): row for row in former}
+    known |= {(row.scenario, row.server): row.row() for row in rows}
+    path.write_text(json.dumps(list(known.values()), indent=1) + "\n")
 
 
 def load_seconds() -> float:

@@ -40,10 +40,17 @@ def _statistics(running: Running) -> SubscriptionStatistics:
     return running._runtime.routes["load"].statistics()
 
 
-def _sent(server: NatsServer, name: str) -> int:
-    """Messages that the server has sent to the connections of that name, open and closed ones."""
-    found = server.monitor("connz", state="all", limit=10_000)["connections"]
-    return sum(one["out_msgs"] for one in found if one.get("name") == name)
+async def _sent(server: NatsServer, name: str) -> int:
+    """Messages that the server has sent to the connection of that name, which is closed."""
+    found: list[int] = []
+
+    def known() -> bool:
+        closed = server.monitor("connz", state="closed", limit=10_000)["connections"]
+        found[:] = [one["out_msgs"] for one in closed if one.get("name") == name]
+        return len(found) == 1
+
+    await until(known, "the server knows that it is closed")
+    return found[0]
 
 
 async def _publish(publisher: Running, count: int) -> None:
@@ -80,7 +87,7 @@ async def test_drained_under_load(
             books, statistics = running.statistics()["load"], _statistics(running)
             balanced(running)
             assert books["acked"] == len(ledger.entries()) - before
-            in_round = _sent(server, name)
+            in_round = await _sent(server, name)
             if internals:
                 assert in_round == books["received"] + statistics.discarded
             else:  # what is on its way when it stops, the client throws away without a word
