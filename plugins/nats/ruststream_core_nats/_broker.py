@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ruststream_core.abc import Broker, Clock, Features, ServerInfo, Source
+from ruststream_core.errors import ConfigError
 from ruststream_core_nats._settings import Settings, from_url, many
 from ruststream_core_nats._sources import checked, features_of
 from ruststream_core_nats.config import NATSSource
@@ -23,7 +24,8 @@ class NATSBroker(Broker[NATSSource]):
     """A NATS server, or several of one cluster. A URL is the same, with the settings in its query.
 
     Args:
-        servers: one URL or several, `nats://`, `tls://`, `ws://` or `wss://`; also `host:port`.
+        servers: one URL or several, `nats://`, `tls://`, `ws://` or `wss://`; also `host:port`. A login in it is
+            percent-encoded.
         user: with `password`.
         password: with `user`.
         token: instead of user and password.
@@ -82,11 +84,12 @@ class NATSBroker(Broker[NATSSource]):
         no_echo: bool = False,
         internals: bool = True,
     ) -> None:
+        addresses, login = many(servers)
+        if login and (user is not None or password is not None or token is not None):
+            raise ConfigError("NATS: the login is in the servers and beside them, once is enough")
         settings = Settings(
-            servers=many(servers),
-            user=user,
-            password=password,
-            token=token,
+            servers=addresses,
+            **(login or {"user": user, "password": password, "token": token}),
             credentials=_path(credentials),
             nkey_seed=nkey_seed,
             nkey_file=_path(nkey_file),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import re
@@ -57,6 +58,8 @@ class NATSConnection(Connection[NATSSource]):
         self._waits: Iterator[float] = backoff()
         self._client: Client | None = None
         self._cause: BaseException | None = None
+        self._refused: asyncio.Future[None] | None = None
+        """While the first connection is made: ends it where going on would hang."""
         self._told: set[str] | None = None
         """Reasons that were told in this outage; None while there is none."""
         self._closing = False
@@ -79,23 +82,38 @@ class NATSConnection(Connection[NATSSource]):
             ConfigError: files or packages are missing.
         """
         self = cls(settings, LoopClock())
+        options = self._options()
         client, fast = new_client(internals=settings.internals)
         self._client = client
         try:
-            await client.connect(**self._options())
+            await self._connect(client, options)
             self._patience(client)
             await self._use((FastWire if fast else PublicWire)(client, settings.buffer))
-        except asyncio.CancelledError:
-            await client.close()
-            raise
-        except Exception as exc:
+        except BaseException as exc:
             self._closing = True
-            await client.close()
-            if isinstance(exc, RustStreamError):
+            await _discard(client)
+            if not isinstance(exc, Exception) or isinstance(exc, RustStreamError):
                 raise
             cause = self._cause or exc
             raise ConnectError(f"{settings.where}: {describe(cause)}") from cause
         return self
+
+    async def _connect(self, client: Client, options: dict[str, Any]) -> None:
+        # Where a TLS handshake fails the client waits for ever that a socket is closed which it has given away.
+        self._refused = asyncio.get_running_loop().create_future()
+        connecting = asyncio.get_running_loop().create_task(client.connect(**options), name="nats connecting")
+        try:
+            await asyncio.wait([connecting, self._refused], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            refused, self._refused = self._refused, None
+            refused.cancel()
+            if not connecting.done():
+                connecting.cancel()
+                await asyncio.wait([connecting])
+        if not connecting.cancelled():
+            connecting.result()
+        elif self._cause is not None:
+            raise self._cause
 
     async def _use(self, wire: Wire) -> None:
         settings = self._settings
@@ -399,6 +417,14 @@ class NATSConnection(Connection[NATSSource]):
             raise Closed(f"{self._settings.where}: the connection is closed")
         if self._ended is not None:
             raise self._ended
+
+
+async def _discard(client: Client) -> None:
+    """Close a client that never came to connect, however far it came."""
+    abort(client)
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(0.5):
+            await client.close()
 
 
 def _phrase(error: BaseException | None) -> str:

@@ -16,6 +16,8 @@ _LONGEST_LINE: Final = 1 << 20
 """Bytes without a line end after which the stream is no NATS protocol; the server's INFO is the longest line."""
 _MSG, _HMSG = ord("M"), ord("H")
 _MESSAGES: Final = (_MSG, _HMSG)
+_LENGTHS: Final = {_MSG: (4, 5), _HMSG: (5, 6)}
+"""Words in the line of a message, without and with a reply subject."""
 
 
 class FastParser:
@@ -71,6 +73,8 @@ class FastParser:
                 kind = data[at]
                 if kind in _MESSAGES:
                     words = data[at:line_end].split()
+                    if len(words) not in _LENGTHS[kind]:
+                        raise ValueError(f"{len(words)} words")
                     begin = line_end + 2
                     stop = begin + int(words[-1])
                     if stop + 2 > end:

@@ -58,8 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def where(self) -> str:
         """Servers and user for errors."""
-        user = self.user or next((part.username for part in map(urlsplit, self.servers) if part.password), None)
-        return f"NATS {', '.join(self.hosts)}" + ("" if user is None else f" as user {unquote(user)!r}")
+        return f"NATS {', '.join(self.hosts)}" + ("" if self.user is None else f" as user {self.user!r}")
 
     def check(self) -> None:
         """Raise ConfigError for what cannot work."""
@@ -155,7 +154,7 @@ def _check_server(server: str) -> None:
     except ValueError:
         known = False
     if not known:
-        raise ConfigError("NATS: a server is nats://host:port or tls://host:port, with user:password@ or token@ before")
+        raise ConfigError("NATS: a server is nats://host:port or tls://host:port")
 
 
 # --------------------------------------------------------------------------------------------------------- URLs
@@ -227,7 +226,22 @@ def _value(name: str, value: str) -> Any:
     raise ConfigError(f"NATS: no setting {name}; known are {', '.join(sorted(_TEXT | _SECONDS | _COUNTS | _SWITCHES))}")
 
 
-def many(servers: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses as a service may write them, `localhost` included."""
+def many(servers: str | Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Addresses as a service may write them, `localhost` included; and the login that is in them.
+
+    Raises:
+        ConfigError: they have different logins.
+    """
     given = servers.split(",") if isinstance(servers, str) else servers
-    return tuple(server if "://" in server else f"nats://{server}" for server in map(str.strip, given) if server)
+    found: list[str] = []
+    logins: list[dict[str, Any]] = []
+    for server in map(str.strip, given):
+        scheme, separator, rest = server.rpartition("://")
+        login, at, host = rest.rpartition("@")
+        if at:
+            logins.append(_login(login))
+        if host:
+            found.append(f"{scheme if separator else 'nats'}://{host}")
+    if any(login != logins[0] for login in logins):
+        raise ConfigError("NATS: the servers have different logins, and a broker has one for all")
+    return tuple(found), logins[0] if logins else {}

@@ -76,6 +76,8 @@ def test_settings_hide_what_is_secret() -> None:
         {"servers": "ftp://one"},
         {"user": "anna"},
         {"user": "anna", "password": "x", "token": "y"},
+        {"servers": "nats://anna:x@one", "token": "y"},
+        {"servers": ["nats://anna:x@one", "nats://anna:y@two"]},
         {"tls_cert": "a.pem"},
         {"reconnects": -1},
         {"heartbeat": 0},
@@ -176,7 +178,7 @@ async def test_missing_files_are_named(tmp_path: Path) -> None:
 async def test_tls(lab: Any, own_server: Callable[..., NatsServer], tmp_path: Path) -> None:
     """A connection that should be encrypted would not be, or to somebody else."""
     authority = Authority(tmp_path)
-    certificate = authority.issue("localhost", "127.0.0.1")
+    certificate = authority.issue("localhost")
     server = own_server(tls=certificate, verify_clients=True)
     own = {"tls_ca": certificate.ca, "tls_cert": certificate.cert, "tls_key": certificate.key}
     connection, name = await lab.connect(server.url, **own), lab.name("t")
