@@ -53,6 +53,9 @@ class Running(Publisher):
         known = self._runtime.senders.connections
         if name is None or (known and name not in known):
             raise ConfigError(f"say which broker: publisher(name) with one of {', '.join(sorted(known))}")
+        return self._outlet(name)
+
+    def _outlet(self, name: str) -> Outlet:
         if name not in self._outlets:
             self._outlets[name] = Outlet(self._runtime.senders, name, self._app.codec())
         return self._outlets[name]
@@ -83,7 +86,8 @@ class Running(Publisher):
         return self._runtime.report
 
     def _through(self) -> Publisher:
-        return self.publisher()
+        # Where there are several brokers and none is the default, a destination has to name its own by `To`.
+        return self._outlet(self._default or "")
 
 
 class App(Router):

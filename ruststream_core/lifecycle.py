@@ -19,10 +19,10 @@ import msgspec
 
 from ruststream_core.abc import Broker, Clock, Connection, State
 from ruststream_core.dispatch import Probe, Route, RoutePlan, Senders, Surroundings
-from ruststream_core.errors import ConfigError, PluginError, RustStreamError
+from ruststream_core.errors import ConfigError, ConnectError, PluginError, RustStreamError
 from ruststream_core.kit import LoopClock
 from ruststream_core.middleware import Middleware
-from ruststream_core.settlement import FailFast
+from ruststream_core.settlement import FailFast, Outcome
 from ruststream_core.wire import Outgoing
 
 __all__ = ["DrainReport", "Health", "Runtime", "ThreadPool", "leave", "require"]
@@ -227,7 +227,8 @@ class Runtime:
         try:
             connection = await broker.connect()
         except RustStreamError as exc:
-            raise type(exc)(f"broker {name!r}: {exc}") from exc
+            kind = next((kind for kind in (ConfigError, ConnectError) if isinstance(exc, kind)), PluginError)
+            raise kind(f"broker {name!r}: {exc}") from exc
         except Exception as exc:
             raise PluginError(f"broker {name!r}: {type(broker).__name__}.connect failed: {exc!r}") from exc
         self.senders.connections[name] = connection
@@ -360,7 +361,7 @@ class Runtime:
         for hook in self._after_drain:
             try:
                 await hook()
-            except Exception:
+            except (Exception, Outcome):  # whatever it raises, what is open has still to be closed
                 log.exception("an after_drain hook failed")
         await self._bounded(self.senders.aclose(GRACE), "closing the senders")
         tables = {name: route.books.table() for name, route in self.routes.items()}

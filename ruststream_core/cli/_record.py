@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ruststream_core.abc import Sender, Subscription
 from ruststream_core.cli._progress import Progress
-from ruststream_core.cli._traffic import connected, count, file_url, ready_source, subscribed
+from ruststream_core.cli._traffic import connected, count, file_url, ready_source, refuse_itself, subscribed
 from ruststream_core.settlement import ACK
 from ruststream_core.wire import Outgoing
 
@@ -32,6 +32,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _record(options: argparse.Namespace) -> int:
+    refuse_itself(options.url, options.file)
     progress = Progress("messages", options.count)
     async with connected(options.url) as (broker, connection), connected(file_url(options.file)) as (_, file):
         source = ready_source(broker, options.name, take=options.take)

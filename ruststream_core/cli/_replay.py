@@ -11,7 +11,7 @@ from typing import Any
 
 from ruststream_core.abc import Sender
 from ruststream_core.cli._progress import Progress
-from ruststream_core.cli._traffic import connected, file_url, subscribed
+from ruststream_core.cli._traffic import connected, file_url, refuse_itself, subscribed
 from ruststream_core.errors import ConfigError
 from ruststream_core.settlement import ACK
 from ruststream_core.wire import Delivery, Outgoing
@@ -53,6 +53,7 @@ def pace(text: str) -> float | None:
 
 
 async def _replay(options: argparse.Namespace, factor: float | None) -> int:
+    refuse_itself(options.url, options.file)
     progress = Progress("messages")
     url = f"{file_url(options.file)}?replay=true"
     async with connected(url) as (broker, file), connected(options.url) as (_, target):

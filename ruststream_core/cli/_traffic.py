@@ -7,8 +7,9 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from ruststream_core.abc import Broker, Connection, Demand, Source, State, Subscription
 from ruststream_core.errors import ConfigError, SettleError
@@ -23,6 +24,7 @@ __all__ = [
     "file_url",
     "header_pairs",
     "ready_source",
+    "refuse_itself",
     "show",
     "stdin_lines",
     "subscribed",
@@ -44,6 +46,17 @@ class LoggingWatch:
     def state(self, state: State, cause: BaseException | None) -> None:
         """See `Watch.state`."""
         log.log(logging.INFO if cause is None else logging.WARNING, "%s %s", state, cause or "")
+
+
+def refuse_itself(url: str, file: str) -> None:
+    """A file copied into itself would never come to an end.
+
+    Raises:
+        ConfigError: the URL is of that file.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and Path(unquote(parts.path)).resolve() == Path(file).resolve():
+        raise ConfigError(f"{file} cannot be copied into itself: name another file")
 
 
 @asynccontextmanager

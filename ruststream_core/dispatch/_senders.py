@@ -70,6 +70,8 @@ def resolve_target(to: Destination, default_broker: str, known: Iterable[str], w
         if info is None:
             raise ConfigError(f"{where}: {to!r} is no destination: a name, To(...) or a @message class is expected")
         name, headers_type = info.name, info.headers
+    if not broker:
+        raise ConfigError(f"{where}: say which broker: To(name, broker=) with one of {', '.join(sorted(known))}")
     if broker not in known:
         raise ConfigError(f"{where}: no broker is called {broker!r}; the app has {', '.join(sorted(known)) or 'none'}")
     try:
@@ -177,6 +179,9 @@ class Senders:
             return Closed("the app was started before a fork: start it in the child")
         if not self._open:
             return Closed("the app is not running: publish inside `async with app.start()`, a handler or a hook")
+        if not broker:
+            names = ", ".join(sorted(self.connections))
+            return ConfigError(f"say which broker: To(name, broker=) or publisher(name) with one of {names}")
         return ConfigError(f"no broker is called {broker!r}; the app has {', '.join(sorted(self.connections))}")
 
     async def request(self, broker: str, out: Outgoing, timeout: float) -> Delivery:

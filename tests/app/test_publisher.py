@@ -160,7 +160,7 @@ async def test_several_brokers_one_default() -> None:
             running.publisher("sea")
     without = App("app", brokers={"in": "memory:", "lake": "memory:"})
     async with without.start() as running:
-        with pytest.raises(ConfigError, match=r"say which broker: publisher\(name\) with one of in, lake"):
+        with pytest.raises(ConfigError, match=r"publisher\(name\) with one of in, lake"):
             await running.publish(Order(1), to="a")
 
 
@@ -314,3 +314,12 @@ async def test_what_is_not_json_says_so_in_its_content_type() -> None:
         assert sent.headers["content-type"] == "application/msgpack"
         assert msgspec.msgpack.decode(sent.value) == {"id": 1}
     assert seen == [Order(1)]
+
+
+async def test_a_destination_that_names_its_broker_needs_no_default() -> None:
+    """With several brokers and none called default, `To` says enough."""
+    app = App("several", brokers={"in": "memory:", "lake": "memory:"})
+    async with app.start() as running:
+        await running.publish(b"x", to=To("rows", broker="lake"))
+        with pytest.raises(ConfigError, match="say which broker"):
+            await running.publish(b"x", to="rows")

@@ -382,3 +382,13 @@ def test_progress_is_one_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert first == "[####............]  25% 1 messages, 2/s"
     assert last == "[################] 100% 4 messages, 2/s"
     assert out.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["replay", "record"])
+def test_a_file_is_not_copied_into_itself(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would grow until the disk is full."""
+    path = tmp_path / "x.ss"
+    main(["publish", f"file:{path}", "orders", "one"])
+    arguments = [str(path), f"file:{path}"] if command == "replay" else [f"file:{path}", "orders", str(path)]
+    assert main([command, *arguments]) == 2
+    assert "into itself" in capsys.readouterr().err

@@ -133,7 +133,7 @@ class NATSBroker(Broker[NATSSource]):
 
     def features(self, source: NATSSource) -> Features:
         """See `Broker.features`."""
-        return features_of(source)
+        return features_of(source, exact=self._settings.internals)
 
     def describe(self) -> ServerInfo:
         """See `Broker.describe`."""
@@ -144,7 +144,7 @@ class NATSBroker(Broker[NATSSource]):
         """A NATS inside the process, with the same sources; its streams come into being with their sources."""
         from ruststream_core_nats._standin import StandInBroker  # noqa: PLC0415  for tests only
 
-        return StandInBroker(self._settings.hosts, clock)
+        return StandInBroker(self._settings.hosts, clock, exact=self._settings.internals)
 
     async def connect(self) -> NATSConnection:
         """See `Broker.connect`. Each server is tried twice."""

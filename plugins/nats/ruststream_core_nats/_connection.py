@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import re
+import ssl
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -16,7 +17,6 @@ from ruststream_core.errors import Closed, ConfigError, ConnectError, PublishErr
 from ruststream_core.kit import LoopClock, backoff
 from ruststream_core.wire import Delivery, Outgoing, Template
 from ruststream_core_nats._convert import nanoseconds, status_of
-from ruststream_core_nats._core import CoreDelivery, CoreSubscription, NATSSubscription
 from ruststream_core_nats._hand import Link
 from ruststream_core_nats._internals import FastWire, abort, new_client
 from ruststream_core_nats._jetstream import JetStreamSubscription
@@ -28,6 +28,7 @@ from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._replies import Answered, Replies, Reply
 from ruststream_core_nats._settings import Settings
 from ruststream_core_nats._sources import checked
+from ruststream_core_nats._subscription import CoreDelivery, CoreSubscription, NATSSubscription
 from ruststream_core_nats._wire import Wire
 from ruststream_core_nats.config import CoreSubject, JetStream, JetStreamPublish, NATSSource
 from ruststream_core_nats.errors import JetStreamError, describe
@@ -169,6 +170,8 @@ class NATSConnection(Connection[NATSSource]):
     async def _on_error(self, error: Exception) -> None:
         from nats.errors import SlowConsumerError  # noqa: PLC0415  imported by now
 
+        if self._refused is not None and not self._refused.done() and isinstance(error, ssl.SSLError):
+            self._refused.set_result(None)
         # A server that refuses says why and closes, and the reset may overtake the reason: one attempt has it.
         opening = self._told is None and self._client is not None and not self._client.is_connected
         if self._cause is None or not opening or not isinstance(error, OSError):

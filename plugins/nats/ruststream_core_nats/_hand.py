@@ -14,9 +14,9 @@ from ruststream_core.errors import ConfigError, LeaseLost, SettleError
 from ruststream_core.settlement import ACK, Ack, Drop, Verdict
 from ruststream_core.wire import Delivery
 from ruststream_core_nats._convert import AckAddress
-from ruststream_core_nats._core import NATSSubscription, window_of
 from ruststream_core_nats._delivery import NAK, WORKING, StreamDelivery, body_of
 from ruststream_core_nats._manage import Consumer, Manager
+from ruststream_core_nats._subscription import NATSSubscription, window_of
 from ruststream_core_nats.config import JetStream
 
 if TYPE_CHECKING:

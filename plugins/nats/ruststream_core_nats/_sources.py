@@ -122,9 +122,10 @@ def _check_ordered(source: JetStream) -> None:
 # ------------------------------------------------------------------------------------------------------ features
 
 
-def features_of(source: NATSSource) -> Features:
+def features_of(source: NATSSource, *, exact: bool = True) -> Features:
     """What that source can do.
 
+    `exact` says whether the client's internals are used: its public interface has one value for a header name.
     `request` is declared for Core subjects only: a stream answers the sender itself, by its acknowledgement, so the
     handler of a stored message has nobody to answer.
     """
@@ -138,6 +139,7 @@ def features_of(source: NATSSource) -> Features:
             survives_outage=True,
             request=True,
             headers="text",
+            repeated_headers=exact,
             stored=False,
             fan_out=source.queue_group is None,
         )
@@ -152,6 +154,7 @@ def features_of(source: NATSSource) -> Features:
             loses=True,
             seek=True,
             headers="text",
+            repeated_headers=exact,
             stored=stored,
             fan_out=True,
         )
@@ -165,6 +168,7 @@ def features_of(source: NATSSource) -> Features:
         survives_outage=True,
         loses=True,
         headers="text",
+        repeated_headers=exact,
         stored=stored,
         fan_out=source.durable is None,
     )

@@ -26,7 +26,6 @@ from ruststream_core.settlement import Verdict
 from ruststream_core.wire import Outgoing
 from ruststream_core_nats._connection import NATSConnection
 from ruststream_core_nats._convert import AckAddress
-from ruststream_core_nats._core import NATSSubscription
 from ruststream_core_nats._delivery import StreamDelivery
 from ruststream_core_nats._jetstream import JetStreamSubscription
 from ruststream_core_nats._parser import Sink
@@ -36,6 +35,7 @@ from ruststream_core_nats._push import PushSubscription
 from ruststream_core_nats._server import Interest, Server
 from ruststream_core_nats._settings import Settings
 from ruststream_core_nats._sources import checked, features_of
+from ruststream_core_nats._subscription import NATSSubscription
 from ruststream_core_nats._wire import Listener, Wire
 from ruststream_core_nats.config import JetStream, JetStreamPublish, NATSSource
 
@@ -54,10 +54,12 @@ class StandInBroker(Broker[NATSSource]):
     Args:
         hosts: what documents call it.
         clock: what leases, delays and time limits run on.
+        exact: as the broker that it stands for declares repeated headers.
     """
 
-    def __init__(self, hosts: Sequence[str], clock: Clock) -> None:
+    def __init__(self, hosts: Sequence[str], clock: Clock, *, exact: bool = True) -> None:
         self._hosts = tuple(hosts)
+        self._exact = exact
         self._clock = clock
         self._server = Server(clock)
 
@@ -75,7 +77,7 @@ class StandInBroker(Broker[NATSSource]):
 
     def features(self, source: NATSSource) -> Features:
         """See `Broker.features`."""
-        return features_of(source)
+        return features_of(source, exact=self._exact)
 
     def describe(self) -> ServerInfo:
         """See `Broker.describe`."""
@@ -83,7 +85,7 @@ class StandInBroker(Broker[NATSSource]):
 
     def stand_in(self, clock: Clock) -> StandInBroker:
         """Another one, empty."""
-        return StandInBroker(self._hosts, clock)
+        return StandInBroker(self._hosts, clock, exact=self._exact)
 
     async def connect(self) -> StandInConnection:
         """See `Broker.connect`. Always succeeds."""

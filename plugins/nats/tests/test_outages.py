@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ruststream_core.errors import Closed, ConfigError, ConnectError, LeaseLost, PublishError, Revoked
+from ruststream_core.errors import Closed, ConfigError, ConnectError, LeaseLost, Revoked
 from ruststream_core.settlement import ACK, Drop, Retry
 from ruststream_core.testing.servers import NatsServer, Proxy
 from ruststream_core_nats import CoreSubject, JetStream, JetStreamPublish, NATSBroker
@@ -213,36 +213,23 @@ async def test_a_dead_line_is_noticed_by_its_heartbeat(lab: Any, server: NatsSer
         assert await lab.acked(subscription, 1) == [b"after"]
 
 
-async def test_a_dead_line_with_unsent_bytes_is_given_up(server: NatsServer) -> None:
+async def test_a_dead_line_with_unsent_bytes_is_given_up(lab: Any, server: NatsServer) -> None:
     """Closing a socket waits until its last bytes are written: on a dead line that is for ever."""
-    from ruststream_core_nats import NATSBroker
-
+    name = lab.name("t")
     async with Proxy(server.url) as proxy:
-        connection = await NATSBroker(proxy.url, heartbeat=0.2, connect_timeout=0.5, reconnect_wait=0.1).connect()
-        try:
-            sender = await connection.sender()
-            proxy.throttle(1)
-            for _ in range(40):
-                try:
-                    sender.send_many  # noqa: B018
-                    sender._wire.publish(b"nobody", b"x" * 500_000)
-                except PublishError:
-                    break
-                await asyncio.sleep(0)
-            reconnects = connection._wire.client.stats
-            proxy.throttle(None)
-            proxy.blackhole()
-            before = reconnects["reconnects"]
-            await asyncio.sleep(0)
-            async with asyncio.timeout(30):
-                while connection._wire.connected:
-                    await asyncio.sleep(0.01)
-                proxy.heal()
-                while reconnects["reconnects"] == before:
-                    await asyncio.sleep(0.01)
-            await connection.ping()
-        finally:
-            await connection.aclose(0.5)
+        connection, watch = (
+            await lab.connect(proxy.url, heartbeat=0.3, connect_timeout=0.5, buffer=64 << 20),
+            lab.watch(),
+        )
+        await lab.open(connection, name, watch)
+        sender = await connection.sender()
+        proxy.blackhole()
+        for _ in range(60):  # more than the sockets and the proxy between them hold
+            sender.send(lab.out(b"x" * 500_000, "nobody.listens"))
+        await lab.until(lambda: "interrupted" in watch.states)
+        proxy.heal()
+        await lab.until(lambda: watch.states[-1] == "receiving")
+        await connection.ping()
 
 
 @pytest.mark.parametrize("state", ["connected", "reconnecting", "closed"])

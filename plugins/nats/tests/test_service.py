@@ -63,7 +63,7 @@ async def test_replies_requests_and_groups_on_the_stand_in() -> None:
 
     async with TestApp(app) as t:
         await t.publish(Order(7), to="orders.eu")
-        assert [message.payload for message in t.published("receipts", Receipt)] == [Receipt(7)]
+        assert [message.value for message in t.published("receipts", Receipt)] == [Receipt(7)]
         assert await t.request(Order(8), to="orders.eu", timeout=5, reply=Receipt) == Receipt(8)
 
 

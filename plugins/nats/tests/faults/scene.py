@@ -37,6 +37,7 @@ __all__ = [
     "all_handled",
     "all_settled",
     "api",
+    "apis",
     "back",
     "balanced",
     "broker",
@@ -146,13 +147,19 @@ async def producing(url: str, **options: Any) -> AsyncIterator[Producer]:
         yield Producer(running)
 
 
-async def api(url: str, call: str, **body: Any) -> dict[str, Any]:
-    """One call of JetStream's interface, on a connection of its own, such as `api(url, "STREAM.DELETE.LOAD")`."""
+async def apis(url: str, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls of JetStream's interface, one right after the other, on a connection of their own."""
     connection = await broker(url).connect()
     try:
-        return await connection._manager.call(call, body or None)
+        return [await connection._manager.call(call, body or None) for call, body in calls]
     finally:
         await connection.aclose(1.0)
+
+
+async def api(url: str, call: str, **body: Any) -> dict[str, Any]:
+    """One call, such as `api(url, "STREAM.DELETE.LOAD")`."""
+    (answer,) = await apis(url, (call, body))
+    return answer
 
 
 # ---------------------------------------------------------------------------------------------- pieces of a round
@@ -214,9 +221,10 @@ class Figures:
     scenario: str
     server: str
     rounds: int = 0
-    published: int = 0
-    lost: int = 0
-    duplicates: int = 0
+    published: int | None = None
+    lost: int | None = None
+    duplicates: int | None = None
+    """None of these three where the scenario does not measure it: a 0 is always a count."""
     back: list[float] = field(default_factory=list)
     """Seconds from the end of each fault to the first message handled after it."""
     note: str = ""
@@ -226,6 +234,10 @@ class Figures:
         self.published = len(confirmed)
         self.lost = len(ledger.missing(confirmed))
         self.duplicates = len(ledger.again())
+
+    def at_most(self, twice: int) -> bool:
+        """Whether it was counted, and nothing was lost and no more than that came twice."""
+        return self.lost == 0 and self.duplicates is not None and self.duplicates <= twice
 
     def row(self) -> dict[str, Any]:
         """As the file of figures has it."""

@@ -24,7 +24,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     times = f"{row['back_median']:.2f} / {row['back_most']:.2f}" if "back_median" in row else ""
-    counts = [f"{row[name]:,}" for name in ("rounds", "published", "lost", "duplicates")]
+    counts = ["" if row[name] is None else f"{row[name]:,}" for name in ("rounds", "published", "lost", "duplicates")]
     return f"| {' | '.join([row['scenario'], SERVERS[row['server']], *counts, times, row['note']])} |"
 
 

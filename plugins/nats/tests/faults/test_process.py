@@ -58,7 +58,8 @@ class Service:
         """Returns when each process listens; the moment at which it was begun."""
         self._began = time.monotonic()
         command = [sys.executable, "-m", "ruststream_core", "run", "faulty:app", "--workers", str(PROCESSES)]
-        path = os.pathsep.join([str(self._folder), str(Path(__file__).parent)])
+        own = [str(self._folder), str(Path(__file__).parent)]
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "LEDGER": str(self._ledger.path), "SERVER": self._server.url}
         with (self._folder / "log").open("ab") as log:
             self.supervisor = subprocess.Popen(command, cwd=self._folder, env=environment, stderr=log)
@@ -151,5 +152,4 @@ async def test_killed_under_load(
             assert await service.stop() == 0, service.log()
     row.add(ledger, producer.confirmed)
     row.note = "back at work counts from the kill"
-    assert row.lost == 0
-    assert row.duplicates <= PROCESSES * WINDOW * row.rounds
+    assert row.at_most(twice=PROCESSES * WINDOW * row.rounds), row

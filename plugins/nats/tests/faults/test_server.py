@@ -57,8 +57,7 @@ async def test_killed_server(
         balanced(one)
         balanced(two)
     row.add(ledger, producer.confirmed)
-    assert row.lost == 0
-    assert row.duplicates <= allowed
+    assert row.at_most(twice=allowed), row
 
 
 async def test_server_paused(
@@ -80,8 +79,7 @@ async def test_server_paused(
         await all_settled(server.url)
         balanced(running)
     row.add(ledger, producer.confirmed)
-    assert row.lost == 0
-    assert row.duplicates <= 2 * WINDOW * row.rounds
+    assert row.at_most(twice=2 * WINDOW * row.rounds), row
 
 
 async def test_line_cut(own_server: Callable[..., NatsServer], rounds: Rounds, ledger: Ledger, figures: Begin) -> None:
@@ -102,8 +100,7 @@ async def test_line_cut(own_server: Callable[..., NatsServer], rounds: Rounds, l
         await all_settled(server.url)
         balanced(running)
     row.add(ledger, producer.confirmed)
-    assert row.lost == 0
-    assert row.duplicates <= 2 * WINDOW * row.rounds
+    assert row.at_most(twice=2 * WINDOW * row.rounds), row
 
 
 async def test_half_open_line(
@@ -129,8 +126,7 @@ async def test_half_open_line(
         await all_settled(server.url)
         balanced(running)
     row.add(ledger, producer.confirmed)
-    assert row.lost == 0
-    assert row.duplicates <= 2 * WINDOW * row.rounds
+    assert row.at_most(twice=2 * WINDOW * row.rounds), row
 
 
 async def test_slow_line(own_server: Callable[..., NatsServer], rounds: Rounds, ledger: Ledger, figures: Begin) -> None:
