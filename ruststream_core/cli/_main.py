@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -57,7 +58,8 @@ def _guarded(command: str, options: argparse.Namespace) -> int:
     except RustStreamError as exc:
         return _complain(exc, 1)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nobody to tell
+        # The reader of our output went away. What is still buffered must not fail when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130

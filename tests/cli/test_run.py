@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,3 +160,37 @@ def test_wrong_wiring_ends_at_once_with_2(tmp_path: Path) -> None:
         assert code == 2
         assert rest[0] == ["loaded"]
         assert "error: route 'wrong': " in program.log.read_text()
+
+
+def test_reload_starts_again_when_a_file_changes(tmp_path: Path) -> None:
+    """The one flag that is tried by hand or not at all."""
+    source = tmp_path / "reloaded.py"
+    text = 'from ruststream_core import App\nprint("loaded {}", flush=True)\napp = App("x", broker="memory:")\n'
+    text += '@app.subscriber("a")\nasync def handle(body: bytes) -> None: ...\n'
+    source.write_text(text.replace("{}", "first"))
+    command = [sys.executable, "-m", "ruststream_core", "run", "reloaded:app", "--reload"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loaded first\n"
+        assert process.stderr is not None
+        # The app runs and the watcher watches when the route receives; then the file changes until that is noticed.
+        while "receiving" not in process.stderr.readline():
+            pass
+        changed = threading.Event()
+        changer = threading.Thread(target=_change_until, args=(source, text.replace("{}", "second"), changed))
+        changer.start()
+        assert process.stdout.readline() == "loaded second\n"
+        changed.set()
+        changer.join()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _change_until(path: Path, text: str, seen: threading.Event) -> None:
+    while not seen.wait(0.5):
+        path.write_text(text)

@@ -261,7 +261,7 @@ def test_a_restart_never_moves_to_another_port(started: Start) -> None:
 
 
 def test_an_early_end_is_told_with_the_last_lines_of_the_log() -> None:
-    server = Counter("import sys; print('line one'); sys.exit('the disk is full')")
+    server = Counter("import sys; print('line one', flush=True); sys.exit('the disk is full')")
     with pytest.raises(ServerFailed, match=r"(?s)counter: ended with code 1 .*line one.*the disk is full"):
         server.start()
     assert not server.running
