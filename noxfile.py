@@ -51,6 +51,11 @@ SERVERS = {
     "bench": {"nats-server": "nats-server", "valgrind": "valgrind"},
     "sql": {"mariadbd": "mariadb-server", "postgres": "postgresql"},
 }
+# Plugins that are not finished, and the part of their tests that all have to pass by now. `plugin(NAME)` runs all.
+UNFINISHED = {
+    "nats": ["test_client.py", "test_settings.py"],
+    "sql": ["test_queues.py", "test_settings.py", "test_stand_in.py"],
+}
 # Where Debian and Go put programs that are not on the PATH.
 FOLDERS = ["/usr/local/go/bin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
 
@@ -111,6 +116,13 @@ def apt(session: nox.Session, *args: str) -> None:
     session.run("apt-get", "-q", *args, external=True, env={"DEBIAN_FRONTEND": "noninteractive"})
 
 
+def everything() -> list[str]:
+    """What has to pass: all tests, those of unfinished plugins as far as `UNFINISHED` names them."""
+    whole = [f"plugins/{name}" for name in PLUGINS if name not in UNFINISHED]
+    parts = [f"plugins/{name}/tests/{file}" for name, files in UNFINISHED.items() for file in files]
+    return ["tests", *whole, *parts]
+
+
 # Checks
 
 
@@ -159,7 +171,7 @@ def tests(session: nox.Session) -> None:
         check_lint(session)
         check_types(session)
         check_wheels(session)
-    session.run("pytest", "-q", *session.posargs)
+    session.run("pytest", "-q", *(session.posargs or everything()))
 
 
 @nox.session
