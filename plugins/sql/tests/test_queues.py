@@ -18,9 +18,11 @@ from ruststream_core_sql._table import table_of
 @pytest.mark.parametrize("form", ["lease", "lock"])
 async def test_fifo_has_one_row_in_work_over_all_processes(db: Any, form: str, take: Any, settled: Any) -> None:
     """Wrong: the second row of a group handed out while the first is in work, or out of order after a retry."""
-    if (db.name, form) == ("sqlite", "lock"):
-        pytest.skip("SQLite locks no rows")
     row_type = await db.table(form=form, roles=("fifo", "retry_after", "attempt"))
+    if (db.name, form) == ("sqlite", "lock"):
+        with pytest.raises(ConfigError):  # it locks no rows
+            await db.subscribe(await db.connect(), row_type)
+        return
     await db.fill(row_type, [b"1", b"2", b"3"])
     one = await db.subscribe(await db.connect(), row_type, poll=0.05)
     (first,) = await take(one, 1)
