@@ -8,7 +8,7 @@ import itertools
 import logging
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -61,6 +61,7 @@ class NATSConnection(Connection[NATSSource]):
         self._cause: BaseException | None = None
         self._refused: asyncio.Future[None] | None = None
         """While the first connection is made: ends it where going on would hang."""
+        self._unguard: Callable[[], None] = _nothing
         self._told: set[str] | None = None
         """Reasons that were told in this outage; None while there is none."""
         self._closing = False
@@ -90,6 +91,7 @@ class NATSConnection(Connection[NATSSource]):
             await self._connect(client, options)
             self._patience(client)
             await self._use((FastWire if fast else PublicWire)(client, settings.buffer))
+            self._guard(client)
         except BaseException as exc:
             self._closing = True
             await _discard(client)
@@ -151,6 +153,18 @@ class NATSConnection(Connection[NATSSource]):
             **tls,
             **settings.login(),
         }
+
+    def _guard(self, client: Client) -> None:
+        """See, once in a heartbeat, that the client gets rid of a line which it has given up.
+
+        It closes the old socket before it makes a new one, and waits until its last bytes are written: for ever,
+        where the peer is gone.
+        """
+        if self._closing or self._ended is not None:
+            return
+        if client.is_reconnecting and self._told is None:
+            abort(client)
+        self._unguard = self._clock.call_later(self._settings.heartbeat, lambda: self._guard(client))
 
     def _patience(self, client: Client) -> None:
         """From now on reconnect as the settings say; the first connection had to fail early instead."""
@@ -391,6 +405,7 @@ class NATSConnection(Connection[NATSSource]):
         if self._closing:
             return
         self._closing = True
+        self._unguard()
         error = Closed(f"{self._settings.where}: the connection was closed")
         try:
             async with asyncio.timeout(max(grace, 0.1)):
@@ -420,6 +435,10 @@ class NATSConnection(Connection[NATSSource]):
             raise Closed(f"{self._settings.where}: the connection is closed")
         if self._ended is not None:
             raise self._ended
+
+
+def _nothing() -> None:
+    """There is nothing to cancel."""
 
 
 async def _discard(client: Client) -> None:

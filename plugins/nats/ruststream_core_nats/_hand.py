@@ -87,6 +87,9 @@ class StreamSubscription(NATSSubscription):
         self._start: int | None = None
         """Where the next consumer begins, if this one has to be made again."""
         self._remaking = False
+        self._wanted = False
+        """The consumer has to be looked after."""
+        self._renew = False
         self._early: list[StreamDelivery] = []
         """Came while a consumer was being made: one that pushes sends before its creation is answered."""
 

@@ -36,21 +36,7 @@ def new_client(*, internals: bool) -> tuple[Client, bool]:
     if (missing := _unexpected(client)) is not None:
         log.warning("nats-py has other internals than this plugin knows (%s): its public interface is used", missing)
         return client, False
-    return _impatient(client), True
-
-
-def _impatient(client: Any) -> Client:
-    """Have the client drop a broken connection at once instead of waiting until its last bytes are written."""
-    process: Callable[[Exception], Any] = client._process_op_err
-
-    async def process_op_err(error: Exception) -> None:
-        if client.is_connected:
-            abort(client)
-        await process(error)
-
-    client._process_op_err = process_op_err
-    patched: Client = client
-    return patched
+    return client, True
 
 
 class FastWire(Wire):
@@ -187,7 +173,6 @@ def _unexpected(client: Any) -> str | None:
         "_process_info": ["info", "initial_connection"],
         "_process_ping": [],
         "_process_pong": [],
-        "_process_op_err": ["e"],
     }
     for name, parameters in calls.items():
         method = getattr(client, name, None)

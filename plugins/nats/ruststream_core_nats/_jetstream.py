@@ -58,25 +58,34 @@ class JetStreamSubscription(StreamSubscription):
         """Whether a sign of life is due."""
         return True
 
-    def _look_after(self) -> None:
+    def _look_after(self, *, renew: bool = True) -> None:
+        """Find out whether the consumer is there; with `renew`, ask it again for what there is room for."""
+        self._wanted = True
+        self._renew = self._renew or renew
         if self._check is None or self._check.done():
             self._check = asyncio.get_running_loop().create_task(self._examine(), name="nats consumer")
 
     async def _examine(self) -> None:
         waits = backoff(0.1, most=5.0)
-        while not self.stopped and self._online:
+        while self._wanted and self._online and not self.stopped:
+            self._wanted = False
+            renew, self._renew = self._renew, False
             try:
-                if self._remaking or await self._is_gone():
-                    await self._remake()
-                self._forget_requests()
-                self._sync()
+                await self._examine_once(renew=renew)
             except (ConnectError, JetStreamError) as exc:
                 log.debug("%r: its consumer cannot be looked after: %s", self.source.name, exc)
+                self._wanted, self._renew = True, self._renew or renew
                 await asyncio.sleep(next(waits))
             except RustStreamError as exc:
                 self._end_lost(exc)
-            else:
-                return
+
+    async def _examine_once(self, *, renew: bool) -> None:
+        made = self._remaking or await self._is_gone()
+        if made:
+            await self._remake()
+        if made or renew:
+            self._forget_requests()
+            self._sync()
 
     def _forget_requests(self) -> None:
         """The server does not work on earlier requests any more."""
@@ -162,7 +171,7 @@ class JetStreamSubscription(StreamSubscription):
 
     def _resume(self) -> None:
         self._sync()
-        self._look_after()
+        self._look_after(renew=False)
 
     def stop(self) -> None:
         """See `Subscription.stop`. What was fetched and not handed out goes back to the server."""

@@ -142,6 +142,16 @@ class Lab:
         """A request to JetStream's own interface."""
         return await connection._manager.call(subject, body or None)
 
+    async def consumer(self, connection: Any, name: str, **figures: int) -> None:
+        """Return when the durable consumer has these figures: the server works acknowledgements off by the way."""
+        info: Any = {}
+        for _ in range(500):
+            info = await self.call(connection, f"CONSUMER.INFO.{name}.d")
+            if all(info[key] == value for key, value in figures.items()):
+                return
+            await asyncio.sleep(0.01)
+        assert {key: info[key] for key in figures} == figures
+
 
 @pytest.fixture
 async def lab(internals: bool) -> AsyncIterator[Lab]:

@@ -41,7 +41,7 @@ SOURCES: dict[str, Callable[[str], str | Source]] = {
     "durable": _durable,
     "double-ack": partial(_durable, double_ack=True),
     "push": partial(_durable, push=True),
-    "ephemeral": lambda name: JetStream(name, stream=_stream(name)),
+    "ephemeral": lambda name: JetStream(name, stream=_stream(name), ack_wait=ACK_WAIT),
     "ordered": lambda name: JetStream(name, stream=_stream(name), ordered=True),
     "no-marks": lambda name: _durable(name, in_progress=False),
 }

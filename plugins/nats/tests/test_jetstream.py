@@ -152,8 +152,7 @@ async def test_settling_is_what_the_server_sees(lab: Any, server: NatsServer) ->
     again.settle(ACK)
     later.settle(ACK)
     await connection.ping()
-    info = await lab.call(connection, f"CONSUMER.INFO.{name}.d")
-    assert (info["num_ack_pending"], info["num_pending"]) == (0, 0)
+    await lab.consumer(connection, name, num_ack_pending=0, num_pending=0)
 
 
 async def test_transport_fields(lab: Any, server: NatsServer) -> None:
@@ -180,6 +179,7 @@ async def test_double_ack_is_done_when_the_server_says_so(lab: Any, server: Nats
     pending = [delivery.settle(ACK) for delivery in await lab.take(subscription, 10)]
     assert subscription.statistics().unsettled == 10
     await asyncio.gather(*[future for future in pending if future is not None])
+    # At once: the server has confirmed each of them.
     assert (await lab.call(connection, f"CONSUMER.INFO.{name}.d"))["ack_floor"]["stream_seq"] == 10
     assert (subscription.statistics().unsettled, watch.losses) == (0, [])
 

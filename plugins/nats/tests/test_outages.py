@@ -36,8 +36,7 @@ async def test_messages_come_after_each_of_five_crashes(lab: Any, own_server: Ca
         delivery.settle(ACK)
         await connection.ping()
     assert seen == [b"0", b"1", b"2", b"3", b"4"]
-    info = await lab.call(connection, f"CONSUMER.INFO.{name}.d")
-    assert (info["num_pending"], info["num_redelivered"]) == (0, 0)
+    await lab.consumer(connection, name, num_pending=0, num_redelivered=0)
 
 
 async def test_idle_is_quiet_and_asks_once_per_expiry(
@@ -140,8 +139,7 @@ async def test_settlements_in_an_outage_arrive_after_it(lab: Any, server: NatsSe
         await proxy.accept()
         await lab.until(lambda: watch.states[-1] == "receiving")
         await connection.ping()
-        info = await lab.call(connection, f"CONSUMER.INFO.{name}.d")
-        assert info["num_ack_pending"] == 0
+        await lab.consumer(connection, name, num_ack_pending=0)
         assert watch.losses == []
 
 
@@ -305,8 +303,7 @@ async def test_slow_handlers_are_kept_alive(lab: Any, server: NatsServer) -> Non
     first.settle(ACK)
     second.settle(Drop())
     await connection.ping()
-    info = await lab.call(connection, f"CONSUMER.INFO.{name}.d")
-    assert (info["num_redelivered"], info["num_ack_pending"]) == (0, 0)
+    await lab.consumer(connection, name, num_redelivered=0, num_ack_pending=0)
     assert watch.losses == []
     rival.stop()
     await waiting
@@ -348,8 +345,7 @@ async def test_an_outage_longer_than_ack_wait_does_no_work_twice(lab: Any, serve
         assert await lab.acked(subscription, 1) == [b"next"]
         delivery.settle(ACK)
         await connection.ping()
-        info = await lab.call(connection, f"CONSUMER.INFO.{name}.d")
-        assert info["num_ack_pending"] == 0
+        await lab.consumer(connection, name, num_ack_pending=0)
         assert watch.losses == []
 
 

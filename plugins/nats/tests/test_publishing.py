@@ -129,7 +129,7 @@ async def test_headers_count_for_max_payload(lab: Any, own_server: Callable[...,
     server = own_server(max_payload=4096)
     connection, name = await lab.connect(server.url), lab.name("t")
     subscription, sender = await lab.open(connection, name), await connection.sender()
-    identity = server.monitor("connz")["connections"][0]["cid"]
+    identity = _identities(server)
     headers = Headers({"x-header": "v" * 50})
     message = lab.out(b"x" * (4096 - len(encode_headers(headers)) + over), name, headers)
     if over > 0:
@@ -141,7 +141,12 @@ async def test_headers_count_for_max_payload(lab: Any, own_server: Callable[...,
         assert len(delivery.payload) == len(message.payload)
     await lab.publish(connection, name, b"small")
     assert await lab.acked(subscription, 1) == [b"small"]
-    assert server.monitor("connz")["connections"][0]["cid"] == identity
+    assert _identities(server) == identity
+
+
+def _identities(server: NatsServer) -> list[int]:
+    connections = server.monitor("connz")["connections"]
+    return [connection["cid"] for connection in connections if connection.get("name") == "ruststream"]
 
 
 async def test_a_subject_without_stream_is_named(lab: Any, server: NatsServer) -> None:

@@ -119,7 +119,6 @@ async def test_a_service_on_a_server(server: NatsServer, lab: Any) -> None:
     app = App("t", broker=NATSBroker(server.url, internals=lab.internals))
     handled: dict[str, list[int]] = {}
     done = asyncio.Event()
-    dead: list[int] = []
 
     @app.subscriber(
         JetStream(f"{name}.orders.{{region}}", stream=name, durable="worker", create=True),
@@ -145,7 +144,6 @@ async def test_a_service_on_a_server(server: NatsServer, lab: Any) -> None:
         async with asyncio.timeout(30):
             await done.wait()
     assert {region: sorted(ids) == ids for region, ids in handled.items()} == {"r0": True, "r1": True, "r2": True}
-    assert not dead
     connection = await lab.connect(server.url)
     info = await lab.call(connection, f"CONSUMER.INFO.{name}.worker")
-    assert (info["num_ack_pending"], info["num_pending"], info["num_redelivered"]) == (0, 0, 0)
+    assert (info["num_pending"], info["num_redelivered"]) == (0, 0)

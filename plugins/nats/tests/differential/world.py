@@ -17,7 +17,7 @@ from ruststream_core.wire import Delivery, Headers, Outgoing
 from ruststream_core_nats import NATSBroker
 from ruststream_core_nats._standin import StandInConnection
 
-__all__ = ["Real", "Seen", "StandIn", "World"]
+__all__ = ["Real", "Seen", "StandIn", "World", "difference", "until"]
 
 GRACE = 2.0
 TURNS = 10
@@ -191,6 +191,19 @@ class Real(World):
         """One call of the server's interface."""
         producer: Any = self._producer
         await producer._manager.call(subject, body or None)
+
+
+def difference(stand_in: World, real: World) -> str:
+    """What one side has shown and the other has not."""
+    (seen, hand, ended), (really, held, gone) = stand_in.picture(), real.picture()
+    rows = [("delivered", seen - really, really - seen), ("in hand", hand - held, held - hand), ("ended", ended, gone)]
+    return "".join(f"\n {what}: stand-in only {_short(one)}, server only {_short(two)}" for what, one, two in rows)
+
+
+def _short(found: object) -> str:
+    if not isinstance(found, Counter | set):
+        return repr(found)
+    return str([(one.payload[:12], one.attempt, one.sequence) for one in found])
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
