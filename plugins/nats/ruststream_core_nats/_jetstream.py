@@ -119,7 +119,8 @@ class JetStreamSubscription(StreamSubscription):
         self._remaking = True
         self._known = 0
         self._first = b"\x00"
-        # Nothing is taken from the old one any more, however late it comes.
+        # Nothing is taken from the old one any more, however late it comes, and its requests have no answer.
+        self._forget_requests()
         self.consumer = msgspec.structs.replace(self.consumer, name="")
         self.consumer = await self._link.manager.create(self.source, self.consumer.stream, self._config(self._start))
         self._owed.clear()
@@ -134,10 +135,10 @@ class JetStreamSubscription(StreamSubscription):
         return wanted_config(self.source, start=start)
 
     def _resume_at(self) -> int | None:
-        """The sequence to go on from: nothing unsettled is before it. None where nothing has come yet."""
+        """The sequence to go on from: nothing unsettled is before it. What was asked for, while nothing has come."""
         newest = AckAddress.parse(self._newest)
         if newest is None:
-            return None
+            return self._start
         held = (AckAddress.parse(delivery.address) for delivery in self._held)
         return min([newest.stream_sequence + 1, *self._owed, *(one.stream_sequence for one in held if one is not None)])
 

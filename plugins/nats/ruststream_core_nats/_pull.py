@@ -160,8 +160,6 @@ class OrderedSubscription(PullSubscription):
         """Messages that this consumer has sent here."""
         self._former: list[str] = []
         """Consumers that were left and still have to be deleted."""
-        self._sought: int | None = None
-        """A position that was asked for, until a consumer is there."""
 
     def _arrived(self, subject: bytes, address: bytes, payload: bytes, block: bytes) -> None:
         self._counted += 1
@@ -188,7 +186,6 @@ class OrderedSubscription(PullSubscription):
         self._leave()
         await super()._remake()
         self._counted = 0
-        self._sought = None
         while self._former:
             await self._link.manager.delete(self.consumer.stream, self._former[-1])
             self._former.pop()
@@ -200,12 +197,11 @@ class OrderedSubscription(PullSubscription):
         self.consumer = msgspec.structs.replace(self.consumer, name="")
         self._known = 0
         self._first = b"\x00"
+        self._forget_requests()
 
     def _resume_at(self) -> int | None:
-        if self._sought is not None:
-            return self._sought
         newest = AckAddress.parse(self._newest)
-        return None if newest is None else newest.stream_sequence + 1
+        return self._start if newest is None else newest.stream_sequence + 1
 
     def position(self, delivery: Delivery) -> int:
         """See `Positioned.position`: the sequence in the stream."""
@@ -225,7 +221,7 @@ class OrderedSubscription(PullSubscription):
         if self._check is not None and not self._check.done():
             await asyncio.wait([self._check])
         self._revoke(Superseded(f"{self.source.name!r} was moved to sequence {target}"))
-        self._sought = self._start = target
+        self._start, self._newest = target, b""
         self._remaking = True
         self._leave()
         self._look_after()

@@ -248,7 +248,8 @@ async def test_bad_between_good(
         await all_settled(server.url)
         await until(lambda: len(dead) == len(poison) * row.rounds, "each bad message is in the dead letter once")
         balanced(running)
-        assert _connections(server) == before
+        # None of the services' may be missing: one made anew has another number. The test's own come and go.
+        assert before <= _connections(server)
     assert sorted(dead) == sorted(poison * row.rounds)
     row.add(ledger, producer.confirmed)
     assert (row.lost, row.duplicates) == (0, 0)
