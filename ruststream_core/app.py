@@ -22,7 +22,6 @@ from ruststream_core.wire import Outgoing
 
 __all__ = ["App", "BrokerLike", "Running"]
 
-T = TypeVar("T")
 H = TypeVar("H", bound=Callable[[], Awaitable[None]])
 BrokerLike = str | Broker[Any]
 

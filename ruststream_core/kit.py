@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ruststream_core.errors import Closed
+from ruststream_core.errors import Closed, ConfigError
 
 __all__ = [
     "Gather",
@@ -24,6 +24,7 @@ __all__ = [
     "Watermark",
     "Window",
     "backoff",
+    "window_of",
 ]
 
 T = TypeVar("T")
@@ -37,6 +38,30 @@ def backoff(first: float = 0.1, *, factor: float = 2.0, most: float = 30.0) -> I
     while True:
         yield delay * uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
         delay = min(most, delay * factor)
+
+
+def window_of(name: str, asked: int | None, *, workers: int, batch: int, default: int) -> int:
+    """The window of a subscription: the one that was asked for, else `default`, or more where the demand needs it.
+
+    Args:
+        name: of the source, for the error.
+        asked: by the route's prefetch or the descriptor.
+        workers: handlers side by side.
+        batch: deliveries that each takes at once.
+        default: of the transport.
+
+    Raises:
+        ConfigError: what was asked for does not hold workers times batch.
+    """
+    least = workers * batch
+    if asked is None:
+        return max(default, least)
+    if asked < least:
+        raise ConfigError(
+            f"{name!r}: a window of {asked} does not hold {workers} workers with {batch} messages each: "
+            f"ask for at least {least}"
+        )
+    return asked
 
 
 class Window:

@@ -32,7 +32,6 @@ class BatchRunner(Runner):
 
     def attach_batch(self, bound: Bound, decode: Callable[[Delivery], Any]) -> None:
         """What `run` calls."""
-        self.bound = bound
         self._decode = decode
         self._batch_again: dict[int, float] = {}
 

@@ -30,9 +30,9 @@ class Retrying(Ending):
         attempt = self.attempt(delivery)
         if policy.retry == "none":
             self._unkept(f"Retry on {self.plan.transport}, which brings no message back: the message is dropped")
-            return self._give_up(worker, delivery, error or retry, attempt)
+            return self._give_up(delivery, error or retry, attempt)
         if attempt >= policy.max_attempts:
-            return self._give_up(worker, delivery, error or retry, attempt)
+            return self._give_up(delivery, error or retry, attempt)
         after = retry.after
         if after is None and error is not None:
             after = policy.backoff(error, attempt)
@@ -118,7 +118,7 @@ class Retrying(Ending):
             self.settle(delivery, verdict)
 
     def _give_up(
-        self, worker: int | None, delivery: Delivery, cause: BaseException, attempt: int, *, said: bool = False
+        self, delivery: Delivery, cause: BaseException, attempt: int, *, said: bool = False
     ) -> Awaitable[None] | None:
         if not said:
             error = cause if not isinstance(cause, Outcome) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import ContextVar
@@ -143,7 +142,7 @@ class Route:
             return
         call = compose(plan.mount.middleware, self._observed(self._call()), plan.name)
         invoke = self._transactional(subscription, call) if plan.demand.transactional else call
-        self.runner.attach(self.bound, invoke)
+        self.runner.attach(invoke)
         self.crew.start(subscription, self.runner, invoke, None)
 
     def _observed(self, call: Handle) -> Handle:
@@ -237,11 +236,11 @@ class Route:
                 return None  # the delivery is lost, and the crew has been told
             except BaseException:
                 if not ended:
-                    await _rollback(unit)
+                    await unit.rollback()
                 raise
             finally:
                 del units[id(delivery)]
-            await _rollback(unit)
+            await unit.rollback()
             return value
 
         return invoke
@@ -316,13 +315,7 @@ def _is_ack(value: object) -> bool:
 async def _commit(unit: Unit, delivery: Delivery, route: str) -> None:
     try:
         await unit.commit([(delivery, ACK)])
-    except asyncio.CancelledError:
-        raise
     except SettleError:
         raise
     except Exception as exc:
         raise PluginError(f"route {route!r}: the transaction could not be committed: {exc}") from exc
-
-
-async def _rollback(unit: Unit) -> None:
-    await unit.rollback()

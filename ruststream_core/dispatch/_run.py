@@ -13,7 +13,7 @@ from typing import Any
 
 from ruststream_core.dispatch._ending import SKIPPED, kind_of
 from ruststream_core.dispatch._replying import Replying
-from ruststream_core.params import Bound, Later, Undecodable
+from ruststream_core.params import Later, Undecodable
 from ruststream_core.settlement import ACK, Ack, Drop, FailFast, Outcome, Retry, Skip, strongest
 from ruststream_core.wire import Delivery
 from ruststream_core.workers import ended, uncancel
@@ -35,9 +35,8 @@ class Committed:
 class Runner(Replying):
     """One route at work: `Conclusion` of its crew."""
 
-    def attach(self, bound: Bound, invoke: Callable[[Delivery], Awaitable[Any]]) -> None:
+    def attach(self, invoke: Callable[[Delivery], Awaitable[Any]]) -> None:
         """What the crew calls per delivery, and again for each rerun in place."""
-        self.bound = bound
         self.invoke = invoke
 
     def returned(self, worker: int, delivery: Delivery, result: object) -> Awaitable[None] | None:
@@ -149,7 +148,7 @@ class Runner(Replying):
             exc_info=error,
         )
         if not named and self._policy.retry == "none":
-            return self._give_up(worker, delivery, error, self.attempt(delivery))
+            return self._give_up(delivery, error, self.attempt(delivery))
         return self._outcome(worker, delivery, outcome, error)
 
     def _undecodable(self, worker: int, delivery: Delivery, cause: BaseException) -> Awaitable[None] | None:
@@ -168,7 +167,7 @@ class Runner(Replying):
             outcome if outcome is not None else self._policy.last_resort(),
         )
         if outcome is None:
-            return self._give_up(worker, delivery, cause, self.attempt(delivery), said=True)
+            return self._give_up(delivery, cause, self.attempt(delivery), said=True)
         return self._outcome(worker, delivery, outcome, cause)
 
     def _where(self, delivery: Delivery) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from ruststream_core import kit
 from ruststream_core.abc import Demand, State, Subscription, SubscriptionStatistics, Unit, Watch
 from ruststream_core.errors import ConfigError, ConnectError, Revoked, SettleError, Superseded
 from ruststream_core.memory._config import MemorySource, features_of
@@ -304,13 +305,5 @@ class GroupSubscription(LogSubscription, _Transactional):
 
 
 def _window(source: MemorySource, demand: Demand) -> int:
-    least = demand.workers * demand.batch
     asked = demand.prefetch if demand.prefetch is not None else source.window
-    if asked is None:
-        return max(WINDOW, least)
-    if asked < least:
-        raise ConfigError(
-            f"{source.name!r}: a window of {asked} does not hold {demand.workers} workers with {demand.batch} messages"
-            f" each: ask for at least {least}"
-        )
-    return asked
+    return kit.window_of(source.name, asked, workers=demand.workers, batch=demand.batch, default=WINDOW)

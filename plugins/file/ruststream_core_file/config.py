@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import msgspec
 
+from ruststream_core import kit
 from ruststream_core.abc import Demand, Features, PublishOptions, Source
 from ruststream_core.errors import ConfigError
 from ruststream_core.wire import Template
@@ -159,16 +160,8 @@ def window_of(source: FileStream, demand: Demand) -> int:
     Raises:
         ConfigError: what was asked for does not hold workers times batch.
     """
-    least = demand.workers * demand.batch
     asked = demand.prefetch if demand.prefetch is not None else source.window
-    if asked is None:
-        return max(WINDOW, least)
-    if asked < least:
-        raise ConfigError(
-            f"{source.key!r}: a window of {asked} does not hold {demand.workers} workers with {demand.batch} messages"
-            f" each: ask for at least {least}"
-        )
-    return asked
+    return kit.window_of(source.key, asked, workers=demand.workers, batch=demand.batch, default=WINDOW)
 
 
 def features_of(source: FileStream) -> Features:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ruststream_core import kit
 from ruststream_core.abc import Clock, Demand, State, Subscription, SubscriptionStatistics, Watch
-from ruststream_core.errors import ConfigError, RustStreamError, SettleError
+from ruststream_core.errors import RustStreamError, SettleError
 from ruststream_core.kit import Inbox, Window
 from ruststream_core.settlement import Verdict
 from ruststream_core.wire import Delivery, Headers
@@ -36,16 +37,8 @@ def window_of(source: NATSSource, demand: Demand, default: int) -> int:
     Raises:
         ConfigError: what was asked for does not hold workers times batch.
     """
-    least = demand.workers * demand.batch
     asked = demand.prefetch if demand.prefetch is not None else source.window
-    if asked is None:
-        return max(default, least)
-    if asked < least:
-        raise ConfigError(
-            f"{source.name!r}: a window of {asked} does not hold {demand.workers} workers with {demand.batch} messages"
-            f" each: ask for at least {least}"
-        )
-    return asked
+    return kit.window_of(source.name, asked, workers=demand.workers, batch=demand.batch, default=default)
 
 
 class CoreDelivery(msgspec.Struct, Delivery, gc=False, eq=False):

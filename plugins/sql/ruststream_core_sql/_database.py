@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from ruststream_core.errors import Closed, ConfigError, ConnectError
 from ruststream_core_sql._dialects._base import Dialect, Session
@@ -215,10 +215,3 @@ class Line:
 async def _quietly(session: Session) -> None:
     with contextlib.suppress(Exception):
         await session.aclose()
-
-
-def ensure_open(database: Any) -> Database:
-    """For what may run only between start and end of its owner."""
-    if not isinstance(database, Database):
-        raise Closed("the database is not open: enter it, or start the app, first")
-    return database
