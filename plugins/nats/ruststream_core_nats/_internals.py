@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -157,7 +158,9 @@ def abort(client: Any) -> None:
     """
     writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
     if writer is not None:
-        writer.transport.abort()
+        # Python 3.11.2, which is Debian's, cannot abort a TLS transport that has lost its connection already.
+        with contextlib.suppress(AttributeError):
+            writer.transport.abort()
 
 
 def _unexpected(client: Any) -> str | None:
